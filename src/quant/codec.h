@@ -15,12 +15,14 @@ namespace synod {
 void decode(DType type, const std::byte* in, int64_t n, float* out);
 bool can_decode(DType type);
 
-// Encodes `n` values (a whole number of blocks). Only types with can_encode(type).
+// Encodes `n` values (a whole number of blocks). Only types with can_encode(type). Q8_0 throws Error
+// (kNumeric) on values that are not finite or whose scale exceeds f16.
 void encode(DType type, const float* in, int64_t n, std::byte* out);
 bool can_encode(DType type);
 
 // False when a block holds a scale that no writer makes: non-finite f16 scales, E8M0 255, NVFP4 scale bytes
-// >= 0x7F. `first_bad` receives the index of the first such block.
+// >= 0x7F; and NaN codes of plain f8_e4m3 and f8_e8m0. `first_bad` (may be null) receives the index of the
+// first such block; untouched otherwise.
 bool valid_blocks(DType type, std::span<const std::byte> blocks, int64_t* first_bad);
 
 // Scalars of the small float formats.

@@ -17,10 +17,10 @@ namespace synod {
 enum class Storage : uint8_t {
   kPlain,      // f32, f16, bf16, f64
   kBlock,      // a GGUF block type
-  kFp8Block,   // E4M3 codes, one scale per tile of `tile_out` x `tile_in` (edge tiles partial)
+  kFp8Block,   // E4M3 codes, one scale per tile of `tile_out` x `group` (edge tiles partial)
   kFp4,        // E2M1 pairs (low nibble first), one E8M0 scale per `group` inputs
   kNvFp4,      // E2M1 pairs, one E4M3 scale per `group` inputs, one f32 factor per matrix
-  kMlxAffine,  // little-endian bit stream of `bits`-wide codes; value = scale * code + bias per `group` inputs
+  kMlxAffine,  // little-endian stream of `bits`-wide codes; value = scale * code + bias per `group` inputs
   kMxFp8,      // E4M3 codes, one E8M0 scale per `group` inputs
 };
 std::string_view name(Storage storage);
@@ -47,8 +47,8 @@ struct Matrix {
   std::string_view name;  // for messages; owned by the checkpoint
 
   explicit operator bool() const { return n_out > 0; }
-  int64_t code_bytes() const;   // bytes of the codes of one row
-  int64_t bytes() const;        // codes, scales and biases of all rows: what one pass over the matrix reads
+  int64_t code_bytes() const;  // bytes of the codes of one row
+  int64_t bytes() const;       // codes, scales and biases of all rows: what one pass over the matrix reads
   Matrix rows(int64_t begin, int64_t end) const;  // the matrix of output rows [begin, end)
 };
 

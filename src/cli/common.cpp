@@ -1,0 +1,90 @@
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "base/log.h"
+#include "cli/verbs.h"
+#include "engine/memory_plan.h"
+#include "ref/ref_backend.h"
+
+namespace synod::cli {
+
+std::atomic<int> g_signal{0};
+
+std::filesystem::path model_path(const Options& options) {
+  namespace fs = std::filesystem;
+  if (!options.model.empty()) return options.model;
+  constexpr const char* kDemo = "gemma4-mini-q8_0.gguf";
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const fs::path places[] = {program / "models" / kDemo, program / ".." / "share" / "synod" / "models" / kDemo,
+                             fs::path(SYNOD_SOURCE_MODELS) / kDemo};
+  std::string looked;
+  for (const fs::path& place : places) {
+    if (fs::exists(place, ignored)) return place;
+    looked += "\n  " + place.lexically_normal().string();
+  }
+  fail(Error::Kind::kNotFound, "no MODEL was given and the demonstration model is in none of:{}", looked);
+}
+
+std::unique_ptr<Backend> make_backend(const Options& options) {
+  if (options.backend != "auto" && options.backend != "ref") {
+    fail(Error::Kind::kUsage, "backend {}: not in this build; available: ref", options.backend);
+  }
+  return std::make_unique<RefBackend>();
+}
+
+std::string read_prompt(const Options& options) {
+  if (options.prompt && !options.prompt_file.empty()) {
+    fail(Error::Kind::kUsage, "expected one of -p and -f, got both");
+  }
+  if (options.prompt) return *options.prompt;
+  if (!options.prompt_file.empty()) return read_text_file(options.prompt_file);
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+std::vector<int32_t> parse_ids(const std::string& text, const std::string& what) {
+  std::vector<int32_t> ids;
+  size_t i = 0;
+  constexpr const char* kSeparators = ", \t\r\n";
+  while ((i = text.find_first_not_of(kSeparators, i)) != std::string::npos) {
+    const size_t end = std::min(text.find_first_of(kSeparators, i), text.size());
+    const std::string word = text.substr(i, end - i);
+    int32_t value = 0;
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || stop != word.data() + word.size()) {
+      fail(Error::Kind::kUsage, "{}: expected integers separated by commas or blanks, got \"{}\"", what, word);
+    }
+    ids.push_back(value);
+    i = end;
+  }
+  if (ids.empty()) fail(Error::Kind::kUsage, "{}: expected at least one integer, got none", what);
+  return ids;
+}
+
+LoadedModel load(const Options& options) {
+  LoadedModel loaded;
+  loaded.backend = make_backend(options);
+  loaded.checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(model_path(options)));
+  loaded.model = load_model(*loaded.checkpoint, options.model_options());
+  const Model& model = *loaded.model;
+  const MemoryPlan plan = plan_memory(model, options.context_length, options.chunk);
+  if (options.verbose) {
+    log_info("{}: {} layers, vocabulary {}, weights as {}", model.info().architecture, model.info().n_layers,
+             model.info().vocab_size, model.weights().dialect());
+    log_info("{}", plan.describe());
+    log_info("fusion: {}", model.fusion().summary());
+    log_info("backend: {}", loaded.backend->name());
+  }
+  // A context nobody asked for must not refuse a model that runs well with less: pages grow as they are needed.
+  if (!options.force && options.context_length > 0) require_fits(plan, available_memory());
+  if (!options.force && options.context_length == 0) {
+    require_fits(plan_memory(model, std::min<int64_t>(model.info().context_length, 4096), options.chunk),
+                 available_memory());
+  }
+  return loaded;
+}
+
+}  // namespace synod::cli

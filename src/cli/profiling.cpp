@@ -1,0 +1,28 @@
+#include "cli/profiling.h"
+
+#include <cstdio>
+
+#include "base/log.h"
+#include "engine/memory_plan.h"
+
+namespace synod::cli {
+
+Profiler::Profiler(const Options& options, Backend& backend) : options_(options), backend_(backend) {
+  if (options.ops_table || !options.trace_path.empty()) {
+    trace_ = std::make_unique<Trace>(backend, !options.trace_path.empty());
+  }
+}
+
+void Profiler::finish(const Session& session) {
+  if (options_.ops_table) std::fputs(trace_->table().c_str(), stderr);
+  if (!options_.trace_path.empty()) {
+    trace_->write_chrome_trace(options_.trace_path);
+    log_info("wrote {}", options_.trace_path);
+  }
+  if (!options_.dump_plan_path.empty()) {
+    export_plan(session.model(), session.length(), options_.dump_plan_path);
+    log_info("wrote {}", options_.dump_plan_path);
+  }
+}
+
+}  // namespace synod::cli

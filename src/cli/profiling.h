@@ -1,0 +1,25 @@
+// --trace, --ops and --dump-plan around a session.
+#pragma once
+
+#include <memory>
+
+#include "cli/options.h"
+#include "engine/session.h"
+#include "wrap/trace.h"
+
+namespace synod::cli {
+
+class Profiler {
+ public:
+  Profiler(const Options& options, Backend& backend);
+  Backend& backend() { return trace_ ? static_cast<Backend&>(*trace_) : backend_; }
+  // Prints the table, writes the trace, and exports the plan of one decode step.
+  void finish(const Session& session);
+
+ private:
+  const Options& options_;
+  Backend& backend_;
+  std::unique_ptr<Trace> trace_;
+};
+
+}  // namespace synod::cli
