@@ -12,7 +12,7 @@
 namespace synod {
 
 struct ChatMessage {
-  std::string role;     // "system", "developer", "user", "assistant"
+  std::string role;  // "system", "developer", "user", "assistant"
   std::string content;
   std::string reasoning;  // assistant only, without markers
 };

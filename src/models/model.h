@@ -28,6 +28,7 @@ struct ModelOptions {
   Profile profile = Profile::kM;
   FusionMode fusion = FusionMode::kAuto;
   int64_t fusion_budget_bytes = 0;
+  int64_t moe_threshold = 0;  // rows per expert from which experts run grouped; 0 = the device's default
 };
 
 struct ModelInfo {
@@ -43,8 +44,8 @@ struct ForwardRequest {
   Tensor rows;    // i32 [n_rows] token rows whose logits are wanted; absent = every row of the batch
   Tensor logits;  // f32 [n_rows, vocab_size], or absent
   Tensor greedy;  // i32 [n_rows], or absent: arg-max without soft cap and without copying logits
-  // Called with the embedding output (0), the output of each layer (1 ... n_layers - 1), and the state after the
-  // final norm (n_layers). The tensor is valid during the call only.
+  // Called with the embedding output (0), the output of each layer (1 ... n_layers - 1), and the state after
+  // the final norm (n_layers). The tensor is valid during the call only.
   std::function<void(int64_t index, const Tensor& hidden)> tap;
 };
 
@@ -57,15 +58,22 @@ class Model {
   virtual const FusionPlan& fusion() const = 0;
   virtual std::unique_ptr<Dialogue> dialogue() const = 0;
 
-  // Runs the batch's new tokens through all layers; writes their cache rows through `kv` (pages reserved by the
-  // caller, who commits after require_ok). Issues ops only; reads no device data on the host.
-  virtual void forward(const BatchView& batch, const KvView& kv, Backend& be, const ForwardRequest& request) const = 0;
+  // Runs the batch's new tokens through all layers; writes their cache rows through `kv` (pages reserved by
+  // the caller, who commits after require_ok). Issues ops only; reads no device data on the host.
+  virtual void forward(const BatchView& batch, const KvView& kv, Backend& be,
+                       const ForwardRequest& request) const = 0;
+};
+
+// A small f32 tensor that GGUF files carry but other containers imply (rope_freqs.weight).
+struct ComputedTensor {
+  std::string name;
+  std::vector<float> values;
 };
 
 // An architecture: everything that depends on the family. One line in the registry (registry.cpp).
 struct Architecture {
-  std::string_view name;                            // GGUF's general.architecture
-  std::vector<std::string_view> hf_model_types;     // config.json's model_type (top or text_config)
+  std::string_view name;                         // GGUF's general.architecture
+  std::vector<std::string_view> hf_model_types;  // config.json's model_type (top or text_config)
   // Reads and validates the configuration, binds the weights. Throws kBadFile.
   std::unique_ptr<Model> (*load)(const Checkpoint& checkpoint, const ModelOptions& options);
   // The same from a config.json text alone, with planned weights of `type` (dry runs).
@@ -74,6 +82,8 @@ struct Architecture {
   std::vector<WeightSpec> (*specs)(const Checkpoint& checkpoint);
   DialectInfo (*dialects)();
   void (*write_metadata)(const Checkpoint& checkpoint, GgufMetadata& out);
+  // Empty where there are none.
+  std::vector<ComputedTensor> (*computed_tensors)(const Checkpoint& checkpoint);
   std::unique_ptr<Dialogue> (*dialogue)();
 };
 
@@ -83,12 +93,13 @@ std::span<const Architecture* const> architectures();
 
 std::unique_ptr<Model> load_model(const Checkpoint& checkpoint, const ModelOptions& options);
 
-// Tokenizer of a checkpoint: GGUF metadata or tokenizer.json. Throws kBadFile, or kNotFound when there is none.
+// Tokenizer of a checkpoint: GGUF metadata or tokenizer.json. Throws kBadFile; kNotFound when there is none.
 Tokenizer load_tokenizer(const Checkpoint& checkpoint);
 // Adds the tokenizer.ggml.* keys, stop ids and chat template of `checkpoint` to `out`.
-void write_tokenizer_metadata(const Checkpoint& checkpoint, const Tokenizer& tokenizer, std::string_view architecture,
-                              GgufMetadata& out);
+void write_tokenizer_metadata(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                              std::string_view architecture, GgufMetadata& out);
 // Stop ids: dialogue's, tokenizer's eos, generation_config / config eos_token_id lists, GGUF eos/eot/eom ids.
-std::vector<int32_t> stop_ids(const Checkpoint& checkpoint, const Tokenizer& tokenizer, const Dialogue& dialogue);
+std::vector<int32_t> stop_ids(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                              const Dialogue& dialogue);
 
 }  // namespace synod

@@ -1,9 +1,9 @@
 // Weight binding: maps logical roles to what a checkpoint stores. A role's name is its GGUF tensor name.
 //
 // A model lists its roles (WeightSpec) with the names each dialect uses (Candidate). A dialect is one naming
-// scheme: GGUF, Hugging Face with or without the multimodal prefix, MLX, the authors' own. The binder tries every
-// dialect; exactly one must be complete, and inside it exactly one candidate per role must resolve, otherwise
-// kBadFile lists what is missing, unexpected or ambiguous.
+// scheme: GGUF, Hugging Face with or without the multimodal prefix, MLX, the authors' own. The binder tries
+// every dialect; exactly one must be complete, and inside it exactly one candidate per role must resolve,
+// otherwise kBadFile lists what is missing, unexpected or ambiguous.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@
 
 namespace synod {
 
-// One way a role may be stored. `name` is the tensor's full name; for modules whose codes, scales and biases are
-// separate tensors, the name of the plain weight ("....q_proj.weight"): twins are derived from it
-// (weight_formats: .scale, .weight_scale_inv, .scales/.biases, weight_packed/weight_scale/weight_global_scale,
+// One way a role may be stored. `name` is the tensor's full name; for modules whose codes, scales and biases
+// are separate tensors, the name of the plain weight ("....q_proj.weight"): twins are derived from it
+// (.scale, .weight_scale_inv, .scales/.biases, weight_packed/weight_scale/weight_global_scale,
 // weight_scale/weight_scale_2). "{e}" stands for the expert number: then one tensor per expert.
 struct Candidate {
   int dialect = 0;
   std::string name;
-  int part = 0;     // the stored matrix (each expert's) holds n_parts equal row ranges; this role is range `part`
+  // The stored matrix (each expert's) holds n_parts equal row ranges, and this role is range `part`.
+  int part = 0;
   int n_parts = 1;  // 2 for fused gate and up
 };
 
@@ -59,10 +60,12 @@ struct DialectInfo {
 class Weights {
  public:
   // Solves the binding. `checkpoint` must outlive the result (matrices view its mapped bytes).
-  static Weights bind(const Checkpoint& checkpoint, std::span<const WeightSpec> specs, const DialectInfo& dialects);
-  // Shapes without bytes for a dry run: matrices and experts get the type `type_of` returns (block types whose
-  // width does not fit a row become q8_0, then f16).
-  static Weights planned(std::span<const WeightSpec> specs, const std::function<DType(const WeightSpec&)>& type_of);
+  static Weights bind(const Checkpoint& checkpoint, std::span<const WeightSpec> specs,
+                      const DialectInfo& dialects);
+  // Shapes without bytes for a dry run: matrices and experts get the type `type_of` returns (block types
+  // whose width does not fit a row become q8_0, then f16). Roles that are not required are absent.
+  static Weights planned(std::span<const WeightSpec> specs,
+                         const std::function<DType(const WeightSpec&)>& type_of);
   ~Weights();
   Weights(Weights&&) noexcept;
   Weights& operator=(Weights&&) noexcept;
@@ -78,7 +81,8 @@ class Weights {
 
   std::string_view dialect() const;  // the dialect that was complete
   int64_t bytes() const;             // stored bytes of all bound weights
-  int64_t bytes_per_token(int64_t n_experts_used) const;  // read per decoded token, embedding rows not counted
+  // Read per decoded token: of look-up tables one row, of experts those used.
+  int64_t bytes_per_token(int64_t n_experts_used) const;
   struct TypeTotal {
     std::string type;  // "q8_0", "mlx 4 bit", ...
     int64_t n_tensors = 0;

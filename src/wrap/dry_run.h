@@ -29,8 +29,15 @@ class DryRun final : public Backend {
   int64_t weight_bytes_read() const { return weight_bytes_; }  // by the ops so far, experts as routed at most
 
  private:
+  template <typename Op>
+  void count(const Op& op);
+  template <typename Op>
+  void count_fused(const Op& op);
+
   Workspace workspace_;
+  bool lowering_ = false;  // inside a fused op
   std::vector<Label> labels_;
+  int depth_ = 0;  // of fused ops being lowered
   int64_t n_ops_ = 0;
   int64_t weight_bytes_ = 0;
 };

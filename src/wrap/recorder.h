@@ -41,12 +41,13 @@ class Recorder final : public Backend {
 
  private:
   struct Operand {
-    std::string role;   // "x", "weight", ...
-    char access;        // 'r', 'w', 'm' (in place)
-    std::string type;   // "f32", "q4_k", ...
+    std::string role;  // "x", "weight", ...
+    char access;       // 'r', 'w', 'm' (in place)
+    std::string type;  // "f32", "q4_k", ...
     std::string shape;
     int64_t bytes;
-    const void* data;   // links producers and consumers
+    const std::byte* data;  // links producers and consumers
+    int64_t extent;         // bytes from data to the end of the last row
     std::string name;
   };
   struct Entry {
@@ -56,8 +57,10 @@ class Recorder final : public Backend {
     std::vector<std::pair<std::string, double>> values;
     std::function<void(Backend&)> issue;
   };
+  struct Describer;
   template <typename Op>
   void record(const Op& op);
+  int64_t producer(size_t reader, const Operand& operand) const;
 
   Backend& memory_;
   Backend* inner_;

@@ -48,7 +48,7 @@ class Trace final : public Backend {
   void traced(const Op& op);
 
   struct Event {
-    std::string name;
+    std::string name, part;
     int64_t layer;
     int64_t start_ns, ns;
   };

@@ -1,0 +1,50 @@
+// Prepared activations: one record per token, one chunk per 256 values, and the terms that undo the offsets which
+// kernels add to make weights unsigned. A chunk has 448 bytes: seven cache lines.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+namespace synod::cpu {
+
+inline constexpr int kChunkValues = 256;
+
+// Values of a last, partial chunk are zero with d = 0.
+struct alignas(64) Chunk32 {
+  int8_t q[kChunkValues];
+  float d[8];       // per 32 values; NaN where an input is not finite
+  int32_t sum[8];   // of the 32 q
+  int32_t n128[8];  // -128 sum, and so on
+  int32_t n16[8];
+  int32_t n12[8];
+  int32_t n8[8];
+};
+static_assert(sizeof(Chunk32) == 448);
+
+// Pairs are 16-bit halves of a dword: entry 2i holds (4i, 4i + 2), entry 2i + 1 holds (4i + 1, 4i + 3), because a
+// dword of four byte scales splits into its even and odd bytes.
+struct alignas(64) Chunk256 {
+  int8_t q[kChunkValues];
+  float d;
+  int32_t pair16[8];    // sums of 16 q, |sum| <= 2032
+  int32_t pair32[4];    // sums of 32 q, |sum| <= 4064
+  int32_t pair32x8[4];  // 8 times the sums of 32: still 16 bits
+  int32_t n8[8];        // -8 times the sums of 32
+  int32_t n32[16];      // -32 times the sums of 16
+  int32_t unused[7];
+};
+static_assert(sizeof(Chunk256) == 448);
+
+constexpr int64_t n_chunks(int64_t k) { return (k + kChunkValues - 1) / kChunkValues; }
+
+// Sum index of the low and the high half of pair entry `i`.
+constexpr int pair_low(int i) { return i / 2 * 4 + i % 2; }
+constexpr int pair_high(int i) { return pair_low(i) + 2; }
+
+constexpr int32_t pack_pair(int32_t low, int32_t high) {
+  return static_cast<int32_t>((static_cast<uint32_t>(low) & 0xffffU) | (static_cast<uint32_t>(high) << 16));
+}
+
+}  // namespace synod::cpu
