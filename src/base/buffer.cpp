@@ -23,7 +23,8 @@ Buffer Buffer::host(int64_t bytes) {
 }
 
 MappedFile MappedFile::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a FIFO with no writer must be refused below, not waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     if (errno == ENOENT || errno == ENOTDIR) fail(Error::Kind::kNotFound, "{}: no such file", path.string());
     bad_file("{}: cannot open: {}", path.string(), std::strerror(errno));

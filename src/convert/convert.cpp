@@ -112,13 +112,16 @@ class TensorWriter {
 };
 
 // A checkpoint without a tokenizer still converts: its logits can be computed from token ids.
-void write_tokenizer(const Checkpoint& input, const Architecture& architecture, GgufMetadata& out) {
+void write_tokenizer(const Checkpoint& input, const Architecture& architecture, int64_t vocab_size,
+                     GgufMetadata& out) {
+  out.set_u32(fmt::format("{}.vocab_size", architecture.name), static_cast<uint32_t>(vocab_size));
   std::optional<Tokenizer> tokenizer;
   try {
     tokenizer.emplace(load_tokenizer(input));
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::kNotFound) throw;
     log_warning("{}; the result takes token ids only", error.what());
+    out.set_string("tokenizer.ggml.model", "none");
     return;
   }
   write_tokenizer_metadata(input, *tokenizer, architecture.name, out);
@@ -152,7 +155,7 @@ ConvertReport convert(const Checkpoint& input, const std::filesystem::path& outp
   architecture.write_metadata(input, out.metadata());
   out.metadata().set_u32("general.file_type", file_type_id(options.type));
   out.metadata().set_u32("general.quantization_version", 2);
-  write_tokenizer(input, architecture, out.metadata());
+  write_tokenizer(input, architecture, weights.matrix("token_embd.weight").n_out, out.metadata());
   ConvertReport report;
   for (const OutputTensor& t : tensors) {
     out.declare(t.name, t.type, t.shape);

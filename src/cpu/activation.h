@@ -1,5 +1,5 @@
-// Prepared activations: one record per token, one chunk per 256 values, and the terms that undo the offsets which
-// kernels add to make weights unsigned. A chunk has 448 bytes: seven cache lines.
+// Prepared activations: one record per token, one chunk per 256 values, and the terms that undo the offsets
+// which kernels add to make weights unsigned. A chunk has 448 bytes: seven cache lines.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct alignas(64) Chunk32 {
 };
 static_assert(sizeof(Chunk32) == 448);
 
-// Pairs are 16-bit halves of a dword: entry 2i holds (4i, 4i + 2), entry 2i + 1 holds (4i + 1, 4i + 3), because a
-// dword of four byte scales splits into its even and odd bytes.
+// Pairs are 16-bit halves of a dword: entry 2i holds (4i, 4i + 2), entry 2i + 1 holds (4i + 1, 4i + 3),
+// because a dword of four byte scales splits into its even and odd bytes.
 struct alignas(64) Chunk256 {
   int8_t q[kChunkValues];
   float d;
@@ -45,6 +45,29 @@ constexpr int pair_high(int i) { return pair_low(i) + 2; }
 
 constexpr int32_t pack_pair(int32_t low, int32_t high) {
   return static_cast<int32_t>((static_cast<uint32_t>(low) & 0xffffU) | (static_cast<uint32_t>(high) << 16));
+}
+
+// Fills the terms that follow from the sums of the quantized values.
+inline void set_sums(int b, int32_t sum, Chunk32& c) {
+  c.sum[b] = sum;
+  c.n128[b] = -128 * sum;
+  c.n16[b] = -16 * sum;
+  c.n12[b] = -12 * sum;
+  c.n8[b] = -8 * sum;
+}
+
+inline void set_sums(const int32_t (&sum16)[16], Chunk256& c) {
+  int32_t sum32[8];
+  for (int g = 0; g < 8; ++g) {
+    sum32[g] = sum16[2 * g] + sum16[2 * g + 1];
+    c.n8[g] = -8 * sum32[g];
+  }
+  for (int g = 0; g < 16; ++g) c.n32[g] = -32 * sum16[g];
+  for (int i = 0; i < 8; ++i) c.pair16[i] = pack_pair(sum16[pair_low(i)], sum16[pair_high(i)]);
+  for (int i = 0; i < 4; ++i) {
+    c.pair32[i] = pack_pair(sum32[pair_low(i)], sum32[pair_high(i)]);
+    c.pair32x8[i] = pack_pair(8 * sum32[pair_low(i)], 8 * sum32[pair_high(i)]);
+  }
 }
 
 }  // namespace synod::cpu

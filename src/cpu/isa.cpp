@@ -113,7 +113,8 @@ void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t 
           .out = out.data(),
           .n_tokens = static_cast<int64_t>(records.size()),
           .scratch = scratch};
-  constexpr int64_t kMaxStride = (int64_t{1} << 31) / 16 - 1;  // kernels gather with 32-bit offsets of 16 rows
+  constexpr int64_t kMaxStride =
+      (int64_t{1} << 31) / 16 - 1;  // kernels gather with 32-bit offsets of 16 rows
   if (job.stride >= 0 && job.stride <= kMaxStride) {
     if (const JobKernel kernel = isa.find(matrix)) {
       kernel(job);

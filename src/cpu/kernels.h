@@ -1,13 +1,17 @@
 // The kernel table of one instruction set: products of stored rows with quantized or float activations.
 //
-// Contract of a sum (the same in every instruction set, for one token and for many; design: order of summation).
-// Block types: activations are quantized per 256 values (super-block types) or per 32 (32-value types): q in
+// Contract of a sum (the same in every instruction set, for one token and for many; design: order of
+// summation). Block types: activations are quantized per 256 values (super-block types) or per 32 (32-value
+// types): q in
 // [-127, 127], nearest even, dx = amax / 127. For one output, blocks ascending, one f32 chain from +0:
-//   super-block types  acc = fma(rn(d * dx), float(I), acc), then acc = fma(-rn(dmin * dx), float(J), acc) for types
+//   super-block types  acc = fma(rn(d * dx), float(I), acc), then acc = fma(-rn(dmin * dx), float(J), acc)
+//   for types
 //                      with mins; I = sum S w q and J = sum M q are exact integers
-//   32-value types     acc = fma(rn(d * dx), float(I), acc), then fma(rn(m * dx), float(sum q), acc) where there is m
-// Types without block sums of that form (plain values, FP8, MLX, NVFP4, remaining IQ and TQ types) use float sums:
-// weights as decode_row gives them, 32 lanes over k (lane j takes k = j mod 32) by fma, then a fixed pairwise tree.
+//   32-value types     acc = fma(rn(d * dx), float(I), acc), then fma(rn(m * dx), float(sum q), acc) where
+//   there is m
+// Types without block sums of that form (plain values, FP8, MLX, NVFP4, remaining IQ and TQ types) use float
+// sums: weights as decode_row gives them, 32 lanes over k (lane j takes k = j mod 32) by fma, then a fixed
+// pairwise tree.
 #pragma once
 
 #include <cstddef>
@@ -33,21 +37,21 @@ int64_t record_bytes(ActivationKind kind, int64_t k);
 struct KernelTable {
   std::string_view name;  // "scalar", "avx2", "avx512"
 
-  // Prepares one token's activations x [k] into `record`. For kFloat this is a copy. Non-finite input gives a record
-  // whose products are NaN.
+  // Prepares one token's activations x [k] into `record`. For kFloat this is a copy. Non-finite input gives a
+  // record whose products are NaN.
   void (*prepare)(ActivationKind kind, const float* x, int64_t k, std::byte* record);
 
-  // out[m][r - row_begin] = row r of the matrix times token m, for r in [row_begin, row_end), m in [0, n_tokens).
-  // Picks the one-row kernel or the tile kernel by n_tokens; both give the same bits. `scratch` is per thread,
-  // scratch_bytes(n_tokens) long, 64-byte aligned.
-  void (*rows)(const Matrix& matrix, int64_t row_begin, int64_t row_end, std::span<const std::byte* const> records,
-               std::span<float* const> out, std::byte* scratch);
+  // out[m][r - row_begin] = row r of the matrix times token m, for r in [row_begin, row_end), m in [0,
+  // n_tokens). Picks the one-row kernel or the tile kernel by n_tokens; both give the same bits. `scratch` is
+  // per thread, scratch_bytes(n_tokens) long, 64-byte aligned.
+  void (*rows)(const Matrix& matrix, int64_t row_begin, int64_t row_end,
+               std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch);
 };
 
 int64_t scratch_bytes(int64_t n_tokens);
 
-// Best table this CPU runs; `pinned` ("scalar", "avx2", "avx512", "" = best) as SYNOD_CPU_ISA gives it. Throws kUsage
-// for an unknown name or one this CPU cannot run.
+// Best table this CPU runs; `pinned` ("scalar", "avx2", "avx512", "" = best) as SYNOD_CPU_ISA gives it.
+// Throws kUsage for an unknown name or one this CPU cannot run.
 const KernelTable& kernel_table(std::string_view pinned = {});
 // Every table this CPU can run, slowest first.
 std::span<const KernelTable* const> available_tables();

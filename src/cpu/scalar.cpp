@@ -15,10 +15,10 @@ namespace {
 
 // Quantizes `n` values to q = nearest(x * 127 / amax) and returns amax / 127. Blocks so small that 127 / amax
 // overflows (amax < 3.8e-37) become zero; a value that is not finite makes the scale NaN.
+// `q` is zero on entry.
 float quantize(const float* x, int64_t n, int8_t* q) {
   uint32_t largest = 0;  // of the magnitude bits: ordered as the values, NaN and infinity on top
   for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffU);
-  std::fill(q, q + n, int8_t{0});
   if (largest >= 0x7f800000U) return std::bit_cast<float>(0x7fc00000U);
   const auto amax = std::bit_cast<float>(largest);
   const float inverse = 127.0F / amax;
@@ -37,12 +37,7 @@ void prepare_chunk(const float* x, int64_t n, Chunk32& c) {
   std::memset(&c, 0, sizeof(c));
   for (int b = 0; 32 * b < n; ++b) {
     c.d[b] = quantize(x + 32 * b, std::min<int64_t>(32, n - 32 * b), c.q + 32 * b);
-    const int32_t sum = sum_of(c.q + 32 * b, 32);
-    c.sum[b] = sum;
-    c.n128[b] = -128 * sum;
-    c.n16[b] = -16 * sum;
-    c.n12[b] = -12 * sum;
-    c.n8[b] = -8 * sum;
+    set_sums(b, sum_of(c.q + 32 * b, 32), c);
   }
 }
 
@@ -50,16 +45,8 @@ void prepare_chunk(const float* x, int64_t n, Chunk256& c) {
   std::memset(&c, 0, sizeof(c));
   c.d = quantize(x, n, c.q);
   int32_t sum16[16];
-  int32_t sum32[8];
   for (int g = 0; g < 16; ++g) sum16[g] = sum_of(c.q + 16 * g, 16);
-  for (int g = 0; g < 8; ++g) sum32[g] = sum16[2 * g] + sum16[2 * g + 1];
-  for (int i = 0; i < 8; ++i) c.pair16[i] = pack_pair(sum16[pair_low(i)], sum16[pair_high(i)]);
-  for (int i = 0; i < 4; ++i) {
-    c.pair32[i] = pack_pair(sum32[pair_low(i)], sum32[pair_high(i)]);
-    c.pair32x8[i] = pack_pair(8 * sum32[pair_low(i)], 8 * sum32[pair_high(i)]);
-  }
-  for (int g = 0; g < 8; ++g) c.n8[g] = -8 * sum32[g];
-  for (int g = 0; g < 16; ++g) c.n32[g] = -32 * sum16[g];
+  set_sums(sum16, c);
 }
 
 template <typename Chunk>
@@ -81,7 +68,8 @@ Block read_block(const std::byte* bytes) {
 using Accumulators = std::vector<float>;
 
 template <typename Block>
-void add_block32(const Block& block, int64_t b, std::span<const std::byte* const> records, Accumulators& acc) {
+void add_block32(const Block& block, int64_t b, std::span<const std::byte* const> records,
+                 Accumulators& acc) {
   const Unpacked32 w = unpack(block);
   for (size_t m = 0; m < records.size(); ++m) {
     const Chunk32& x = reinterpret_cast<const Chunk32*>(records[m])[b / 8];
@@ -94,7 +82,8 @@ void add_block32(const Block& block, int64_t b, std::span<const std::byte* const
 }
 
 template <typename Block>
-void add_block256(const Block& block, int64_t b, std::span<const std::byte* const> records, Accumulators& acc) {
+void add_block256(const Block& block, int64_t b, std::span<const std::byte* const> records,
+                  Accumulators& acc) {
   const Unpacked256 w = unpack(block);
   for (size_t m = 0; m < records.size(); ++m) {
     const Chunk256& x = reinterpret_cast<const Chunk256*>(records[m])[b];
@@ -112,7 +101,8 @@ void add_block256(const Block& block, int64_t b, std::span<const std::byte* cons
 }
 
 template <typename Block>
-void block_row(const Matrix& matrix, int64_t row, std::span<const std::byte* const> records, Accumulators& acc) {
+void block_row(const Matrix& matrix, int64_t row, std::span<const std::byte* const> records,
+               Accumulators& acc) {
   const std::byte* bytes = matrix.data + row * matrix.row_stride;
   SYNOD_ASSERT(matrix.n_in % Block::kSize == 0);
   for (int64_t b = 0; b < matrix.n_in / Block::kSize; ++b) {
@@ -134,7 +124,8 @@ float dot_float(const float* w, const float* x, int64_t k) {
   return lanes[0];
 }
 
-void float_row(const Matrix& matrix, int64_t row, std::span<const std::byte* const> records, Accumulators& acc) {
+void float_row(const Matrix& matrix, int64_t row, std::span<const std::byte* const> records,
+               Accumulators& acc) {
   thread_local std::vector<float> decoded;
   decoded.resize(static_cast<size_t>(matrix.n_in));
   decode_row(matrix, row, decoded.data());
@@ -206,7 +197,8 @@ void prepare_scalar(ActivationKind kind, const float* x, int64_t k, std::byte* r
 }
 
 void rows_scalar(const Matrix& matrix, int64_t row_begin, int64_t row_end,
-                 std::span<const std::byte* const> records, std::span<float* const> out, std::byte* /*scratch*/) {
+                 std::span<const std::byte* const> records, std::span<float* const> out,
+                 std::byte* /*scratch*/) {
   SYNOD_ASSERT(row_begin >= 0 && row_begin <= row_end && row_end <= matrix.n_out);
   SYNOD_ASSERT(records.size() == out.size());
   const RowKernel kernel = row_kernel(matrix);

@@ -17,7 +17,9 @@ uint32_t load_u32(const uint8_t* bytes) {
 
 int nibble(const uint8_t* q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
 
-int five_bits(const uint8_t* q, const uint8_t* h, int i) { return nibble(q, i) | (h[i / 8] >> (i % 8) & 1) << 4; }
+int five_bits(const uint8_t* q, const uint8_t* h, int i) {
+  return nibble(q, i) | (h[i / 8] >> (i % 8) & 1) << 4;
+}
 
 // Nibble of value i in the layout of Q4_K and Q5_K: 64 values share 32 bytes.
 int k_nibble(const uint8_t (&q)[128], int i) {
@@ -226,6 +228,21 @@ Unpacked256 unpack(const BlockIQ3_S& b) {
     set_signed(kIq3SGrid[index], b.signs[e / 2] >> (4U * (e % 2)), u.code + 4 * e);
   }
   return u;
+}
+
+const Iq2XxsCodes& iq2_xxs_codes() {
+  static const Iq2XxsCodes codes = [] {
+    Iq2XxsCodes c{};
+    for (size_t i = 0; i < 256; ++i) {
+      for (unsigned j = 0; j < 8; ++j) {
+        const auto code = static_cast<unsigned>((kIq2XxsGrid[i] >> (8 * j) & 0xffU) / 17U);
+        uint8_t& byte = j < 4 ? c.low[i] : c.high[i];
+        byte = static_cast<uint8_t>(byte | code << (2 * (j % 4)));
+      }
+    }
+    return c;
+  }();
+  return codes;
 }
 
 }  // namespace synod::cpu

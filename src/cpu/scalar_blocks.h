@@ -1,5 +1,5 @@
-// Integer form of every block type: codes with their offset removed, integer sub-scales, f32 factors. The value of
-// code i is d * scale * code[i] - dmin * min (32-value types: d * code[i] + m).
+// Integer form of every block type: codes with their offset removed, integer sub-scales, f32 factors. The
+// value of code i is d * scale * code[i] - dmin * min (32-value types: d * code[i] + m).
 #pragma once
 
 #include <cstdint>
@@ -43,5 +43,12 @@ Unpacked256 unpack(const BlockIQ2_XS& b);
 Unpacked256 unpack(const BlockIQ2_S& b);
 Unpacked256 unpack(const BlockIQ3_XXS& b);
 Unpacked256 unpack(const BlockIQ3_S& b);
+
+// The codebook of IQ2_XXS as 2-bit codes (0, 1, 2 stand for 8, 25, 43): coordinates 0-3 and 4-7 of entry i.
+struct Iq2XxsCodes {
+  alignas(64) uint8_t low[256];
+  alignas(64) uint8_t high[256];
+};
+const Iq2XxsCodes& iq2_xxs_codes();
 
 }  // namespace synod::cpu

@@ -15,7 +15,9 @@ using Scheme = TokenizerData::Scheme;
 
 Scheme gguf_scheme(const GgufMetadata& gguf, const std::string& file) {
   const auto model = gguf.find_string("tokenizer.ggml.model");
-  if (!model) fail(Error::Kind::kNotFound, "{}: no tokenizer: key tokenizer.ggml.model is missing", file);
+  if (!model || *model == "none" || *model == "no_vocab") {
+    fail(Error::Kind::kNotFound, "{}: no tokenizer: key tokenizer.ggml.model is {}", file, model.value_or("missing"));
+  }
   if (*model == "gemma4") return Scheme::kCharacterBpe;
   if (*model != "gpt2") {
     bad_file("{}: key tokenizer.ggml.model: expected gemma4 or gpt2, got '{}'", file, *model);

@@ -28,33 +28,36 @@ class Workspace {
   }
   Tensor tensor(DType type, std::initializer_list<int64_t> shape, std::string_view name);
 
+  // Where the next tensor goes. Replayed ops resume there, so that scratch of their lowering does not
+  // overwrite tensors that were live when they were recorded.
+  struct Mark {
+    size_t chunk = 0;
+    int64_t offset = 0, used = 0;
+  };
+  Mark mark() const { return {chunk_, offset_, used_}; }
+  void resume(const Mark& mark) { chunk_ = mark.chunk, offset_ = mark.offset, used_ = mark.used; }
+
   int64_t peak_bytes() const { return peak_; }
   bool dry() const { return !allocator_; }
 
   class Scope {
    public:
-    explicit Scope(Workspace& workspace)
-        : workspace_(workspace), chunk_(workspace.chunk_), offset_(workspace.offset_), used_(workspace.used_) {}
-    ~Scope() {
-      workspace_.chunk_ = chunk_;
-      workspace_.offset_ = offset_;
-      workspace_.used_ = used_;
-    }
+    explicit Scope(Workspace& workspace) : workspace_(workspace), mark_(workspace.mark()) {}
+    ~Scope() { workspace_.resume(mark_); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Workspace& workspace_;
-    size_t chunk_;
-    int64_t offset_, used_;
+    Mark mark_;
   };
 
  private:
   Allocator allocator_;
   std::vector<Buffer> chunks_;
-  size_t chunk_ = 0;     // current chunk
-  int64_t offset_ = 0;   // first free byte of it
-  int64_t used_ = 0;     // live bytes over all chunks
+  size_t chunk_ = 0;    // current chunk
+  int64_t offset_ = 0;  // first free byte of it
+  int64_t used_ = 0;    // live bytes over all chunks
   int64_t peak_ = 0;
 };
 

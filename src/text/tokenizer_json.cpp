@@ -189,6 +189,7 @@ class Reader {
 }  // namespace
 
 TokenizerData tokenizer_data_from_json(std::string_view json, const std::string& file_name) {
+  if (json.empty()) bad_file("{}: expected a JSON document, got an empty file", file_name);
   simdjson::dom::parser parser;
   simdjson::dom::element root;
   const auto error = parser.parse(json.data(), json.size()).get(root);

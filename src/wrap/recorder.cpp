@@ -75,6 +75,7 @@ void Recorder::record(const Op& op) {
   Entry entry;
   entry.label = labels_.empty() ? Label{} : labels_.back();
   entry.op = Op::kName;
+  entry.mark = memory_.workspace().mark();
   Describer describer(entry);
   op.visit(describer);
   entry.issue = [op](Backend& backend) { backend(op); };
@@ -91,7 +92,10 @@ void Recorder::record(const Op& op) {
 #undef SYNOD_FUSED
 
 void Recorder::replay(Backend& backend) const {
+  Workspace& ws = backend.workspace();
+  const Workspace::Scope scope(ws);
   for (const Entry& entry : ops_) {
+    if (&ws == &memory_.workspace()) ws.resume(entry.mark);
     const Stage stage(backend, entry.label.layer, entry.label.part);
     entry.issue(backend);
   }

@@ -53,6 +53,7 @@ class Recorder final : public Backend {
   struct Entry {
     Label label;
     std::string op;
+    Workspace::Mark mark;  // of memory_, before the op
     std::vector<Operand> operands;
     std::vector<std::pair<std::string, double>> values;
     std::function<void(Backend&)> issue;

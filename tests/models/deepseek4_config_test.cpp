@@ -213,7 +213,7 @@ TEST(Deepseek4Config, WrongValuesAreRefusedByName) {
 }
 
 // A GGUF file with these keys and one small tensor.
-class GgufConfig : public ::testing::Test {
+class Deepseek4Gguf : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = std::filesystem::temp_directory_path() /
@@ -248,7 +248,7 @@ class GgufConfig : public ::testing::Test {
   std::filesystem::path path_;
 };
 
-TEST_F(GgufConfig, ReadsBackWhatWasWritten) {
+TEST_F(Deepseek4Gguf, ReadsBackWhatWasWritten) {
   for (const std::string size : {"flash", "pro"}) {
     const Config config = read(published(size));
     EXPECT_EQ(read_back(config), config) << size;
@@ -258,7 +258,7 @@ TEST_F(GgufConfig, ReadsBackWhatWasWritten) {
   EXPECT_EQ(read_back(read(plain)), read(plain));
 }
 
-TEST_F(GgufConfig, ADraftBlockIsRecognizedByItsTensor) {
+TEST_F(Deepseek4Gguf, ADraftBlockIsRecognizedByItsTensor) {
   Config config = read(published("flash"));
   const auto one_more = [](GgufMetadata& m) {
     m.set_u32("deepseek4.block_count", 44);
@@ -279,7 +279,7 @@ TEST_F(GgufConfig, ADraftBlockIsRecognizedByItsTensor) {
             config);
 }
 
-TEST_F(GgufConfig, LostYarnKeysMeanTheReleasedValues) {
+TEST_F(Deepseek4Gguf, LostYarnKeysMeanTheReleasedValues) {
   const Config config = read(published("flash"));
   GgufMetadata all;
   write_config(config, all);
@@ -292,7 +292,7 @@ TEST_F(GgufConfig, LostYarnKeysMeanTheReleasedValues) {
   EXPECT_EQ(read_back(config, without_scaling), config);
 }
 
-TEST_F(GgufConfig, OneClampStandsForAllLayersAndForTheSharedExpert) {
+TEST_F(Deepseek4Gguf, OneClampStandsForAllLayersAndForTheSharedExpert) {
   const Config config = read(published("flash"));
   GgufMetadata all;
   write_config(config, all);
@@ -308,7 +308,7 @@ TEST_F(GgufConfig, OneClampStandsForAllLayersAndForTheSharedExpert) {
   EXPECT_EQ(got.shared_clamp, std::vector<float>(43, 7.0F));
 }
 
-TEST_F(GgufConfig, WrongKeysAreRefusedByName) {
+TEST_F(Deepseek4Gguf, WrongKeysAreRefusedByName) {
   const auto u32 = [](const char* key, uint32_t value) {
     return [key, value](GgufMetadata& m) { m.set_u32(key, value); };
   };

@@ -10,8 +10,10 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <regex>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "formats/checkpoint.h"
 #include "models/deepseek4/config.h"
@@ -56,9 +58,9 @@ class EditedCheckpoint {
   std::vector<std::byte>& bytes(int64_t n) { return owned_.emplace_back(static_cast<size_t>(n)); }
 
   void rename(const std::function<std::string(const std::string&)>& name) {
-    std::map<std::string, Tensor> renamed;
-    for (const auto& [old, tensor] : tensors) renamed.emplace(name(old), tensor);
-    tensors = std::move(renamed);
+    std::map<std::string, Tensor> result;
+    for (const auto& [old, tensor] : tensors) result.emplace(name(old), tensor);
+    tensors = std::move(result);
   }
 
   std::filesystem::path write() {
@@ -89,48 +91,58 @@ Tensor stacked(EditedCheckpoint& edited, std::span<const Tensor> parts, std::vec
   return Tensor::contiguous(bytes.data(), parts[0].type, shape);
 }
 
-std::string transformers_name(std::string name) {
-  static const std::vector<std::pair<std::string, std::string>> kRules = {
-      {"^embed\\.", "model.embed_tokens."},
-      {"^norm\\.", "model.norm."},
-      {"^head\\.", "lm_head."},
-      {"^hc_head_", "model.hc_head.hc_"},
-      {"^layers\\.", "model.layers."},
-      {"\\.hc_(attn|ffn)_", ".$1_hc."},
-      {"\\.attn_norm\\.", ".input_layernorm."},
-      {"\\.ffn_norm\\.", ".post_attention_layernorm."},
-      {"\\.attn\\.indexer\\.weights_proj", ".self_attn.compressor.indexer.scorer.weights_proj"},
-      {"\\.attn\\.indexer\\.compressor\\.", ".self_attn.compressor.indexer."},
-      {"\\.attn\\.indexer\\.", ".self_attn.compressor.indexer."},
-      {"\\.attn\\.", ".self_attn."},
-      {"(compressor\\.(indexer\\.)?)wkv", "$1kv_proj"},
-      {"(compressor\\.(indexer\\.)?)wgate", "$1gate_proj"},
-      {"(compressor\\.(indexer\\.)?)ape", "$1position_bias"},
-      {"(compressor\\.(indexer\\.)?)norm", "$1kv_norm"},
-      {"\\.wq_a\\.", ".q_a_proj."},
-      {"\\.wq_b\\.", ".q_b_proj."},
-      {"self_attn\\.q_norm", "self_attn.q_a_norm"},
-      {"self_attn\\.wkv", "self_attn.kv_proj"},
-      {"attn_sink$", "sinks"},
-      {"wo_a", "o_a_proj"},
-      {"wo_b", "o_b_proj"},
-      {"\\.ffn\\.gate\\.bias", ".mlp.gate.e_score_correction_bias"},
-      {"\\.ffn\\.", ".mlp."},
-      {"shared_experts\\.w1", "shared_experts.gate_proj"},
-      {"shared_experts\\.w2", "shared_experts.down_proj"},
-      {"shared_experts\\.w3", "shared_experts.up_proj"},
-  };
-  for (const auto& [pattern, replacement] : kRules) {
-    name = std::regex_replace(name, std::regex(pattern), replacement);
+using Rules = std::vector<std::pair<std::string, std::string>>;
+
+// Applies every rule in turn; "^" at its start means at the start of the name only.
+std::string renamed(std::string name, const Rules& rules) {
+  for (const auto& [pattern, replacement] : rules) {
+    const bool at_start = pattern.starts_with('^');
+    const std::string text = at_start ? pattern.substr(1) : pattern;
+    const size_t found = name.find(text);
+    if (found == std::string::npos || (at_start && found != 0)) continue;
+    name.replace(found, text.size(), replacement);
   }
   return name;
 }
 
-std::string saved_name(std::string name) {
+std::string transformers_name(const std::string& name) {
+  static const Rules kRules = {{"^embed.", "model.embed_tokens."},
+                               {"^norm.", "model.norm."},
+                               {"^head.", "lm_head."},
+                               {"^hc_head_", "model.hc_head.hc_"},
+                               {"^layers.", "model.layers."},
+                               {".hc_attn_", ".attn_hc."},
+                               {".hc_ffn_", ".ffn_hc."},
+                               {".attn_norm.", ".input_layernorm."},
+                               {".ffn_norm.", ".post_attention_layernorm."},
+                               {".attn.", ".self_attn."},
+                               {".indexer.weights_proj", ".compressor.indexer.scorer.weights_proj"},
+                               {".self_attn.indexer.compressor.", ".self_attn.compressor.indexer."},
+                               {".self_attn.indexer.", ".self_attn.compressor.indexer."},
+                               {".wkv.", ".kv_proj."},
+                               {".wgate.", ".gate_proj."},
+                               {".ape", ".position_bias"},
+                               {".compressor.norm.", ".compressor.kv_norm."},
+                               {".compressor.indexer.norm.", ".compressor.indexer.kv_norm."},
+                               {".wq_a.", ".q_a_proj."},
+                               {".wq_b.", ".q_b_proj."},
+                               {".q_norm.", ".q_a_norm."},
+                               {".attn_sink", ".sinks"},
+                               {".wo_a.", ".o_a_proj."},
+                               {".wo_b.", ".o_b_proj."},
+                               {".ffn.gate.bias", ".mlp.gate.e_score_correction_bias"},
+                               {".ffn.", ".mlp."},
+                               {".shared_experts.w1", ".shared_experts.gate_proj"},
+                               {".shared_experts.w2", ".shared_experts.down_proj"},
+                               {".shared_experts.w3", ".shared_experts.up_proj"}};
+  return renamed(name, kRules);
+}
+
+std::string saved_name(const std::string& name) {
   if (name == "head.weight") return name;
-  if (name == "embed.weight") return "model.embed_tokens.weight";
-  name = std::regex_replace(name, std::regex("^hc_head_"), "hc_head.hc_");
-  return "model." + std::regex_replace(name, std::regex("\\.attn\\.kv_norm\\."), ".attn.norm.");
+  static const Rules kRules = {
+      {"^embed.", "embed_tokens."}, {"^hc_head_", "hc_head.hc_"}, {".attn.kv_norm.", ".attn.norm."}};
+  return "model." + renamed(name, kRules);
 }
 
 // Experts as transformers fuses them: gate_up_proj [E, 2 I, d], down_proj [E, d, I].
@@ -207,7 +219,10 @@ TEST(Deepseek4Names, WhatDecidesChoicesIsNeverQuantized) {
   const Loaded loaded(kCheckpoints / "deepseek4-tiny");
   for (const WeightSpec& spec : deepseek4::weight_specs(deepseek4::Config::from(loaded.checkpoint))) {
     if (spec.kind != WeightSpec::Kind::kMatrix && spec.kind != WeightSpec::Kind::kExperts) continue;
-    const bool keeps = std::regex_search(spec.role, std::regex("hc_|gate_inp|compressor|indexer.proj"));
+    bool keeps = false;
+    for (const char* part : {"hc_", "gate_inp", "compressor", "indexer.proj"}) {
+      keeps = keeps || spec.role.find(part) != std::string::npos;
+    }
     EXPECT_EQ(spec.quantizable, !keeps) << spec.role;
   }
 }

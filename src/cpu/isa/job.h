@@ -1,5 +1,5 @@
-// What a kernel of one instruction set receives: raw pointers, so that its translation unit instantiates no library
-// templates with its own target options.
+// What a kernel of one instruction set receives: raw pointers, so that its translation unit instantiates no
+// library templates with its own target options.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace synod::cpu {
 
-inline constexpr int64_t kPanelTokens = 512;        // tokens that share one unpacked tile
-inline constexpr int64_t kTileRows = 32;            // rows of a tile
-inline constexpr int64_t kTileBytes = 16 * 1024;    // unpacked codes and scales of a tile
+inline constexpr int64_t kPanelTokens = 512;      // tokens that share one unpacked tile
+inline constexpr int64_t kTileRows = 32;          // rows of a tile
+inline constexpr int64_t kTileBytes = 16 * 1024;  // unpacked codes and scales of a tile
 
 struct Job {
   const uint8_t* data;  // row 0 of the matrix
@@ -37,7 +37,8 @@ struct Isa {
 void prepare_scalar(ActivationKind kind, const float* x, int64_t k, std::byte* record);
 void rows_scalar(const Matrix& matrix, int64_t row_begin, int64_t row_end,
                  std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch);
-// Runs the kernel that `isa` has for the matrix; else decodes rows for its f32 kernel, or runs the scalar form.
+// Runs the kernel that `isa` has for the matrix; else decodes rows for its f32 kernel, or runs the scalar
+// form.
 void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t row_end,
                std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch);
 

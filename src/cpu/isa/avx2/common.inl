@@ -1,0 +1,67 @@
+// Shared by all AVX2 kernels: the scheme of avx512/common.inl with 8 rows in 8 lanes. vpmaddubsw stands in
+// for the missing four-wise dot product; every use says why its 16-bit sums cannot saturate.
+
+#define SYNOD_INLINE static inline __attribute__((always_inline))
+
+struct Rows8 {
+  const uint8_t* p;
+  int64_t stride;
+  __m256i index;  // i32 byte offset of each row
+};
+
+// r[w], lane i: bytes 4w..4w+3 at p + i * stride. Reads 16 bytes of each row.
+SYNOD_INLINE void tr8(const uint8_t* p, int64_t stride, __m256i* r) {
+  const auto rows = [&](int j) __attribute__((always_inline)) {  // rows j and j + 4
+    const uint8_t* q = p + j * stride;
+    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q));
+    const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + 4 * stride));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+  };
+  const __m256i a = rows(0);
+  const __m256i b = rows(1);
+  const __m256i c = rows(2);
+  const __m256i d = rows(3);
+  const __m256i ab_low = _mm256_unpacklo_epi32(a, b);
+  const __m256i ab_high = _mm256_unpackhi_epi32(a, b);
+  const __m256i cd_low = _mm256_unpacklo_epi32(c, d);
+  const __m256i cd_high = _mm256_unpackhi_epi32(c, d);
+  r[0] = _mm256_unpacklo_epi64(ab_low, cd_low);
+  r[1] = _mm256_unpackhi_epi64(ab_low, cd_low);
+  r[2] = _mm256_unpacklo_epi64(ab_high, cd_high);
+  r[3] = _mm256_unpackhi_epi64(ab_high, cd_high);
+}
+
+SYNOD_INLINE __m256i gather(const Rows8& rows, int offset) {
+  return _mm256_i32gather_epi32(reinterpret_cast<const int*>(rows.p + offset), rows.index, 1);
+}
+
+// f16 in the low, in the high half of each dword.
+SYNOD_INLINE __m256 f16_high(__m256i v) {
+  const __m256i bits = _mm256_srli_epi32(v, 16);
+  const __m128i low = _mm256_castsi256_si128(bits);
+  return _mm256_cvtph_ps(_mm_packus_epi32(low, _mm256_extracti128_si256(bits, 1)));
+}
+SYNOD_INLINE __m256 f16_low(__m256i v) { return f16_high(_mm256_slli_epi32(v, 16)); }
+
+SYNOD_INLINE __m256i bytes_of(int value) { return _mm256_set1_epi8(static_cast<char>(value)); }
+SYNOD_INLINE __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, bytes_of(15)); }
+SYNOD_INLINE __m256i high_nibbles(__m256i v) { return low_nibbles(_mm256_srli_epi32(v, 4)); }
+
+SYNOD_INLINE __m256i broadcast(const void* p) {
+  int32_t v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return _mm256_set1_epi32(v);
+}
+
+// int16 sums of two products: codes w[i] (unsigned) of values 4i..4i+3 with the activations at q.
+template <int N>
+SYNOD_INLINE __m256i sums16(const __m256i* w, const int8_t* q) {
+  __m256i sum = _mm256_maddubs_epi16(w[0], broadcast(q));
+#pragma GCC unroll 8
+  for (int i = 1; i < N; ++i) sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], broadcast(q + 4 * i)));
+  return sum;
+}
+
+SYNOD_INLINE __m256 add_scaled(__m256 acc, __m256 d, float dx, __m256i sum) {
+  return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(sum), acc);
+}

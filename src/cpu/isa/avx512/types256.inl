@@ -1,0 +1,485 @@
+// Types of 256 values with integer sub-scales. `unpack` calls emit(g, w, scale) for every group g of kGroup
+// values with w[i] = unsigned codes of values 4i..4i+3 of the group.
+
+// How group sums meet their integer scale.
+enum class Scaling {
+  kMultiply,  // 32-bit product; emit's scale is an i32 lane
+  kPairs,     // two sums of 32 packed as int16 meet a pair of scales in vpdpwssd (Header::s)
+  kFolded,    // codes were multiplied already
+};
+
+struct Header {
+  __m512i s[4];  // kPairs: scales as pairs
+  __m512i m[8];  // mins as pairs
+  __m512 d;
+  __m512 dmin;
+};
+
+// Even or odd bytes of four byte values as int16: the order of pair_low and pair_high.
+SYNOD_INLINE __m512i even_bytes(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi32(0x00ff00ff)); }
+SYNOD_INLINE __m512i odd_bytes(__m512i v) { return even_bytes(_mm512_srli_epi32(v, 8)); }
+// Byte j as i32.
+SYNOD_INLINE __m512i unsigned_byte(__m512i v, int j) {
+  return _mm512_and_si512(_mm512_srli_epi32(v, static_cast<unsigned>(8 * j)), _mm512_set1_epi32(255));
+}
+SYNOD_INLINE __m512i signed_byte(__m512i v, int j) {
+  return _mm512_srai_epi32(_mm512_slli_epi32(v, static_cast<unsigned>(24 - 8 * j)), 24);
+}
+
+// Six-bit scales and mins of Q4_K and Q5_K as bytes: sc[0], mn[0] groups 0-3, [1] groups 4-7.
+SYNOD_INLINE void k_scales(const __m512i (&h)[4], __m512i (&sc)[2], __m512i (&mn)[2]) {
+  const __m512i six = bytes_of(63);
+  const __m512i two = bytes_of(0x30);
+  sc[0] = _mm512_and_si512(h[1], six);
+  mn[0] = _mm512_and_si512(h[2], six);
+  sc[1] = _mm512_or_si512(low_nibbles(h[3]), _mm512_and_si512(_mm512_srli_epi32(h[1], 2), two));
+  mn[1] = _mm512_or_si512(high_nibbles(h[3]), _mm512_and_si512(_mm512_srli_epi32(h[2], 2), two));
+}
+
+SYNOD_INLINE void k_mins(const __m512i (&h)[4], const __m512i (&mn)[2], Header& out) {
+  out.m[0] = even_bytes(mn[0]);
+  out.m[1] = odd_bytes(mn[0]);
+  out.m[2] = even_bytes(mn[1]);
+  out.m[3] = odd_bytes(mn[1]);
+  out.d = f16_low(h[0]);
+  out.dmin = f16_high(h[0]);
+}
+
+struct Q4_K {
+  using Block = BlockQ4_K;
+  static constexpr Scaling kScaling = Scaling::kPairs;
+  static constexpr int kGroup = 32;
+  static constexpr int kMinPairs = 4;
+  static constexpr int kTileFrom = 7;
+  static constexpr int kTileTokens = 4;
+  // With codes -8..7 a sum of 32 fits 16 bits: 8 * 127 * 32 = 32512.
+  SYNOD_INLINE __m512i start(const Chunk256& x, int g) { return broadcast(x.n8 + g); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& x) { return x.pair32; }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    __m512i h[4];
+    __m512i sc[2];
+    __m512i mn[2];
+    pf.template next<256>();
+    tr16(r.p, r.stride, h);
+    k_scales(h, sc, mn);
+    k_mins(h, mn, out);
+    out.s[0] = even_bytes(sc[0]);
+    out.s[1] = odd_bytes(sc[0]);
+    out.s[2] = even_bytes(sc[1]);
+    out.s[3] = odd_bytes(sc[1]);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      __m512i v[8];
+      __m512i w[8];
+      pf.template next<256>();
+      tr16(r.p + 16 + 32 * c, r.stride, v);
+      pf.template next<256>();
+      tr16(r.p + 32 + 32 * c, r.stride, v + 4);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) w[i] = low_nibbles(v[i]);
+      emit(2 * c, w, sc[0]);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) w[i] = high_nibbles(v[i]);
+      emit(2 * c + 1, w, sc[0]);
+    }
+  }
+};
+
+struct Q5_K {
+  using Block = BlockQ5_K;
+  static constexpr Scaling kScaling = Scaling::kMultiply;
+  static constexpr int kGroup = 32;
+  static constexpr int kMinPairs = 4;
+  static constexpr int kTileFrom = 7;
+  static constexpr int kTileTokens = 4;
+  SYNOD_INLINE __m512i start(const Chunk256& /*x*/, int /*g*/) { return _mm512_setzero_si512(); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& x) { return x.pair32; }
+
+  // Bit g of every byte as bit 4.
+  SYNOD_INLINE __m512i fifth_bit(__m512i high, int g) {
+    return g < 4 ? _mm512_slli_epi32(high, static_cast<unsigned>(4 - g))
+                 : _mm512_srli_epi32(high, static_cast<unsigned>(g - 4));
+  }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    __m512i h[4];
+    __m512i sc[2];
+    __m512i mn[2];
+    pf.template next<256>();
+    tr16(r.p, r.stride, h);
+    k_scales(h, sc, mn);
+    k_mins(h, mn, out);
+    __m512i high[8];
+    pf.template next<512>();
+    tr16(r.p + 16, r.stride, high);
+    tr16(r.p + 32, r.stride, high + 4);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      __m512i v[8];
+      __m512i w[8];
+      pf.template next<512>();
+      tr16(r.p + 48 + 32 * c, r.stride, v);
+      tr16(r.p + 64 + 32 * c, r.stride, v + 4);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const int g = 2 * c + half;
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) {
+          const __m512i low = half == 0 ? low_nibbles(v[i]) : high_nibbles(v[i]);
+          // low | (bit & 16)
+          w[i] = _mm512_ternarylogic_epi32(low, fifth_bit(high[i], g), bytes_of(16), 0xf8);
+        }
+        emit(g, w, unsigned_byte(sc[g / 4], g % 4));
+      }
+    }
+  }
+};
+
+struct Q6_K {
+  using Block = BlockQ6_K;
+  static constexpr Scaling kScaling = Scaling::kMultiply;
+  static constexpr int kGroup = 16;
+  static constexpr int kMinPairs = 0;
+  static constexpr int kTileFrom = 7;
+  static constexpr int kTileTokens = 4;
+  SYNOD_INLINE __m512i start(const Chunk256& x, int g) { return broadcast(x.n32 + g); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& /*x*/) { return nullptr; }
+
+  // Bits 2t and 2t + 1 of every byte as bits 4 and 5.
+  SYNOD_INLINE __m512i high_bits(__m512i h, int t) {
+    if (t == 2) return h;
+    return t < 2 ? _mm512_slli_epi32(h, static_cast<unsigned>(4 - 2 * t)) : _mm512_srli_epi32(h, 2);
+  }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    __m512i sc[4];
+    pf.template next<256>();
+    tr16(r.p + 192, r.stride, sc);
+    pf.template next<32>();
+    out.d = f16_high(gather(r, 206));  // d ends the block: a dword at 208 would pass it
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) {
+#pragma GCC unroll 2
+      for (int u = 0; u < 2; ++u) {
+        __m512i low[2][4];
+        __m512i h[4];
+        pf.template next<768>();
+        tr16(r.p + 64 * n + 16 * u, r.stride, low[0]);
+        tr16(r.p + 64 * n + 32 + 16 * u, r.stride, low[1]);
+        tr16(r.p + 128 + 32 * n + 16 * u, r.stride, h);
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; ++t) {
+          __m512i w[4];
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) {
+            const __m512i bits = low[t % 2][i];
+            const __m512i nibble = t < 2 ? low_nibbles(bits) : high_nibbles(bits);
+            // nibble | (high & 0x30)
+            w[i] = _mm512_ternarylogic_epi32(nibble, high_bits(h[i], t), bytes_of(0x30), 0xf8);
+          }
+          const int g = 8 * n + 2 * t + u;
+          emit(g, w, signed_byte(sc[g / 4], g % 4));
+        }
+      }
+    }
+  }
+};
+
+struct Q2_K {
+  using Block = BlockQ2_K;
+  static constexpr Scaling kScaling = Scaling::kFolded;
+  static constexpr int kGroup = 16;
+  static constexpr int kMinPairs = 8;
+  static constexpr int kTileFrom = 5;
+  static constexpr int kTileTokens = 8;
+  SYNOD_INLINE __m512i start(const Chunk256& /*x*/, int /*g*/) { return _mm512_setzero_si512(); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& x) { return x.pair16; }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    __m512i sc[4];
+    pf.template next<320>();
+    tr16(r.p, r.stride, sc);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512i mins = high_nibbles(sc[i]);
+      out.m[2 * i] = even_bytes(mins);
+      out.m[2 * i + 1] = odd_bytes(mins);
+      sc[i] = low_nibbles(sc[i]);
+    }
+    const __m512i dd = gather(r, 80);
+    out.d = f16_low(dd);
+    out.dmin = f16_high(dd);
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) {
+#pragma GCC unroll 2
+      for (int u = 0; u < 2; ++u) {
+        __m512i v[4];
+        pf.template next<256>();
+        tr16(r.p + 16 + 32 * n + 16 * u, r.stride, v);
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; ++t) {
+          const int g = 8 * n + 2 * t + u;
+          // The scale as int16, twice: codes * scale <= 45, so the two bytes of a word do not meet.
+          const auto pick = static_cast<int>(0x80008000U | static_cast<uint32_t>(g % 4) * 0x00010001U);
+          const __m512i scale =
+              _mm512_shuffle_epi8(sc[g / 4], _mm512_add_epi32(_mm512_set1_epi32(pick), quads()));
+          __m512i w[4];
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) {
+            const __m512i shifted = t == 0 ? v[i] : _mm512_srli_epi32(v[i], static_cast<unsigned>(2 * t));
+            w[i] = _mm512_mullo_epi16(_mm512_and_si512(shifted, bytes_of(3)), scale);
+          }
+          emit(g, w, scale);
+        }
+      }
+    }
+  }
+
+  // First byte of the dword, in the even bytes, of each dword of a 128-bit lane.
+  SYNOD_INLINE __m512i quads() { return _mm512_set4_epi32(0x000c000c, 0x00080008, 0x00040004, 0); }
+};
+
+struct IQ2_XXS {
+  using Block = BlockIQ2_XXS;
+  static constexpr Scaling kScaling = Scaling::kMultiply;
+  static constexpr int kGroup = 32;
+  static constexpr int kMinPairs = 0;
+  static constexpr int kTileFrom = 7;
+  static constexpr int kTileTokens = 4;
+  // Codes are 64 +- coordinate.
+  SYNOD_INLINE __m512i start(const Chunk256& x, int g) { return _mm512_slli_epi32(broadcast(x.n8 + g), 3); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& /*x*/) { return nullptr; }
+
+  // Entry of a 256-byte table for every byte of `index`.
+  SYNOD_INLINE __m512i look_up256(const uint8_t* table, __m512i index) {
+    const __m512i a =
+        _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+    const __m512i b =
+        _mm512_permutex2var_epi8(_mm512_load_si512(table + 128), index, _mm512_load_si512(table + 192));
+    return _mm512_mask_mov_epi8(a, _mm512_movepi8_mask(index), b);
+  }
+
+  // Byte j takes the 8 bits from bit first + step * j of its dword (wrapping in the qword).
+  SYNOD_INLINE __m512i multishift(__m512i v, int first, int step) {
+    uint64_t control = 0;
+    for (int j = 0; j < 8; ++j) {
+      const int bit = 32 * (j / 4) + first + step * (j % 4);
+      control |= static_cast<uint64_t>(bit & 63) << (8 * j);
+    }
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<int64_t>(control)), v);
+  }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    const Iq2XxsCodes& codes = iq2_xxs_codes();
+    // Index bits 0-2: 2-bit coordinate, sign. vpermb reads three more bits, which select equal copies.
+    const __m512i values = _mm512_set1_epi64(0x40152738'406b5948LL);
+    // Matrix of y = x with bit 7 = parity of bits 0-6; row of result bit i is byte 7 - i.
+    const __m512i parity = _mm512_set1_epi64(0x01020408'1020407fLL);
+    out.d = _mm512_mul_ps(f16_low(gather(r, 0)), _mm512_set1_ps(0.125F));
+    pf.template next<32>();
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      __m512i v[4];
+      pf.template next<256>();
+      tr16(r.p + 2 + 16 * c, r.stride, v);
+#pragma GCC unroll 2
+      for (int u = 0; u < 2; ++u) {
+        const __m512i low = look_up256(codes.low, v[2 * u]);
+        const __m512i high = look_up256(codes.high, v[2 * u]);
+        const __m512i word = v[2 * u + 1];
+        const __m512i signs = _mm512_gf2p8affine_epi64_epi8(multishift(word, 0, 7), parity, 0);
+        __m512i w[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) {
+          const __m512i coordinate = multishift(i % 2 == 0 ? low : high, 8 * (i / 2), 2);
+          const __m512i sign = multishift(signs, 8 * (i / 2) + 4 * (i % 2) + 62, 1);
+          // Bits 0 and 1 from the coordinate, the others from the sign.
+          const __m512i code = _mm512_ternarylogic_epi32(bytes_of(3), coordinate, sign, 0xca);
+          w[i] = _mm512_permutexvar_epi8(code, values);
+        }
+        const __m512i scale = _mm512_or_si512(_mm512_srli_epi32(word, 27), _mm512_set1_epi32(1));
+        emit(2 * c + u, w, scale);
+      }
+    }
+  }
+};
+
+template <typename T>
+struct Blocks256 {
+  using Chunk = Chunk256;
+  static constexpr int kBytes = sizeof(typename T::Block);
+  static constexpr int kPerChunk = 1;
+  static constexpr int kTileFrom = T::kTileFrom;
+  static constexpr int kTileTokens = T::kTileTokens;
+  static constexpr int kGroups = 256 / T::kGroup;
+  static constexpr int kQuads = T::kGroup / 4;
+
+  SYNOD_INLINE __m512i pack16(__m512i low, __m512i high) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaaU, low, _mm512_slli_epi32(high, 16));
+  }
+
+  // sum += scales of a pair * (packed sums of codes - 8), and what the 8 took away.
+  SYNOD_INLINE __m512i add_pair(__m512i sum, __m512i low, __m512i high, __m512i scales, const int32_t* x8) {
+    sum = _mm512_dpwssd_epi32(sum, pack16(low, high), scales);
+    return _mm512_dpwssd_epi32(sum, scales, broadcast(x8));
+  }
+
+  SYNOD_INLINE __m512 add_block(__m512 acc, const Chunk256& x, __m512 d, __m512i sum) {
+    return _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x.d)), _mm512_cvtepi32_ps(sum), acc);
+  }
+
+  template <int M>
+  SYNOD_INLINE void block(const Rows16& r, int /*b*/, const Chunk256* const (&x)[M], __m512 (&acc)[M],
+                          Prefetch& pf) {
+    Header head;
+    __m512i sum[M];
+    __m512i held[2][M];  // kPairs: sums of the groups that wait for their partner
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) sum[m] = _mm512_setzero_si512();
+    T::unpack(
+        r, head, pf, [&](int g, const __m512i(&w)[kQuads], __m512i scale) __attribute__((always_inline)) {
+          if constexpr (T::kScaling == Scaling::kFolded) {
+            dots(w, x, T::kGroup * g, sum);
+            return;
+          }
+          __m512i a[M];
+#pragma GCC unroll 16
+          for (int m = 0; m < M; ++m) a[m] = T::start(*x[m], g);
+          dots(w, x, T::kGroup * g, a);
+#pragma GCC unroll 16
+          for (int m = 0; m < M; ++m) {
+            if constexpr (T::kScaling == Scaling::kMultiply) {
+              sum[m] = _mm512_add_epi32(sum[m], _mm512_mullo_epi32(a[m], scale));
+            } else if (g % 4 < 2) {
+              held[g % 2][m] = a[m];
+            } else {
+              const int pair = g / 4 * 2 + g % 2;
+              sum[m] = add_pair(sum[m], held[g % 2][m], a[m], head.s[pair], x[m]->pair32x8 + pair);
+            }
+          }
+        });
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      acc[m] = add_block(acc[m], *x[m], head.d, sum[m]);
+      if constexpr (T::kMinPairs > 0) {
+        __m512i mins = _mm512_setzero_si512();
+#pragma GCC unroll 8
+        for (int i = 0; i < T::kMinPairs; ++i) {
+          mins = _mm512_dpwssd_epi32(mins, head.m[i], broadcast(T::min_sums(*x[m]) + i));
+        }
+        const __m512 dmin = _mm512_mul_ps(head.dmin, _mm512_set1_ps(x[m]->d));
+        acc[m] = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(mins), acc[m]);
+      }
+    }
+  }
+
+  SYNOD_INLINE void fill(const Rows16& r, int /*b*/, int h, Tile& tile) {
+    Header head;
+    NoPrefetch pf;
+    T::unpack(
+        r, head, pf, [&](int g, const __m512i(&w)[kQuads], __m512i scale) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+          for (int i = 0; i < kQuads; ++i) tile.w[kQuads * g + i][h] = w[i];
+          if constexpr (T::kScaling == Scaling::kMultiply) tile.s[g][h] = scale;
+        });
+    if constexpr (T::kScaling == Scaling::kPairs) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) tile.s[i][h] = head.s[i];
+    }
+    if constexpr (T::kMinPairs > 0) {
+#pragma GCC unroll 8
+      for (int i = 0; i < T::kMinPairs; ++i) tile.t[i][h] = head.m[i];
+      tile.m[0][h] = head.dmin;
+    }
+    tile.d[0][h] = head.d;
+  }
+
+  // a[m][h] += codes of group g * token m.
+  template <int M>
+  SYNOD_INLINE void group_dots(const Tile& tile, int g, const Chunk256* const (&x)[M], __m512i (&a)[M][2]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kQuads; ++i) {
+      const __m512i w0 = tile.w[kQuads * g + i][0];
+      const __m512i w1 = tile.w[kQuads * g + i][1];
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        const __m512i q = broadcast(x[m]->q + T::kGroup * g + 4 * i);
+        a[m][0] = _mm512_dpbusd_epi32(a[m][0], w0, q);
+        a[m][1] = _mm512_dpbusd_epi32(a[m][1], w1, q);
+      }
+    }
+  }
+
+  template <int M>
+  SYNOD_INLINE void start_group(int g, const Chunk256* const (&x)[M], __m512i (&a)[M][2]) {
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) a[m][0] = a[m][1] = T::start(*x[m], g);
+  }
+
+  template <int M>
+  SYNOD_INLINE void scaled_sums(const Tile& tile, const Chunk256* const (&x)[M], __m512i (&sum)[M][2]) {
+    if constexpr (T::kScaling == Scaling::kFolded) {
+      for (int g = 0; g < kGroups; ++g) group_dots(tile, g, x, sum);
+    } else if constexpr (T::kScaling == Scaling::kMultiply) {
+      for (int g = 0; g < kGroups; ++g) {
+        __m512i a[M][2];
+        start_group(g, x, a);
+        group_dots(tile, g, x, a);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+          for (int h = 0; h < 2; ++h) {
+            sum[m][h] = _mm512_add_epi32(sum[m][h], _mm512_mullo_epi32(a[m][h], tile.s[g][h]));
+          }
+        }
+      }
+    } else {
+      for (int pair = 0; pair < 4; ++pair) {
+        __m512i low[M][2];
+        __m512i high[M][2];
+        start_group(pair_low(pair), x, low);
+        group_dots(tile, pair_low(pair), x, low);
+        start_group(pair_high(pair), x, high);
+        group_dots(tile, pair_high(pair), x, high);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+          for (int h = 0; h < 2; ++h) {
+            sum[m][h] = add_pair(sum[m][h], low[m][h], high[m][h], tile.s[pair][h], x[m]->pair32x8 + pair);
+          }
+        }
+      }
+    }
+  }
+
+  template <int M>
+  SYNOD_INLINE void micro(const Tile& tile, int /*n_blocks*/, const Chunk256* const (&x)[M], float* park) {
+    __m512i sum[M][2];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) sum[m][0] = sum[m][1] = _mm512_setzero_si512();
+    scaled_sums(tile, x, sum);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; ++h) {
+        __m512 acc = add_block(_mm512_load_ps(park + 32 * m + 16 * h), *x[m], tile.d[0][h], sum[m][h]);
+        if constexpr (T::kMinPairs > 0) {
+          __m512i mins = _mm512_setzero_si512();
+#pragma GCC unroll 8
+          for (int i = 0; i < T::kMinPairs; ++i) {
+            mins = _mm512_dpwssd_epi32(mins, tile.t[i][h], broadcast(T::min_sums(*x[m]) + i));
+          }
+          const __m512 dmin = _mm512_mul_ps(tile.m[0][h], _mm512_set1_ps(x[m]->d));
+          acc = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(mins), acc);
+        }
+        _mm512_store_ps(park + 32 * m + 16 * h, acc);
+      }
+    }
+  }
+};
