@@ -24,11 +24,12 @@ ALLOWED = {
     "ops": OPS,
     "kv": KV,
     "ref": L3,
+    "cpu": L3,
     "wrap": L3,
     "models": MODELS,
     "engine": ENGINE | {"engine"},
     "convert": MODELS | {"engine", "wrap"},
-    "cli": ENGINE | {"engine", "convert", "ref"},
+    "cli": ENGINE | {"engine", "convert", "ref", "cpu"},
 }
 MAX_LINES = 800
 

@@ -42,9 +42,8 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
       ::close(fd);
       bad_file("{}: cannot map: {}", path.string(), std::strerror(errno));
     }
-    file.buffer_ = Buffer::adopt(static_cast<std::byte*>(p), st.st_size, [](std::byte* q, int64_t n) {
-      ::munmap(q, static_cast<size_t>(n));
-    });
+    file.buffer_ = Buffer::adopt(static_cast<std::byte*>(p), st.st_size,
+                                 [](std::byte* q, int64_t n) { ::munmap(q, static_cast<size_t>(n)); });
   }
   ::close(fd);
   return file;

@@ -18,7 +18,9 @@ class Buffer {
   Buffer() = default;
   // 64-byte aligned zeroed host memory; throws kNoMemory with the size when there is none.
   static Buffer host(int64_t bytes);
-  static Buffer adopt(std::byte* data, int64_t bytes, Deleter deleter) { return Buffer(data, bytes, deleter); }
+  static Buffer adopt(std::byte* data, int64_t bytes, Deleter deleter) {
+    return Buffer(data, bytes, deleter);
+  }
 
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -55,9 +57,7 @@ class MappedFile {
   // Throws kNotFound (missing) or kBadFile (not a regular file, not readable).
   static MappedFile open(const std::filesystem::path& path);
 
-  std::span<const std::byte> bytes() const {
-    return {buffer_.data(), static_cast<size_t>(buffer_.bytes())};
-  }
+  std::span<const std::byte> bytes() const { return {buffer_.data(), static_cast<size_t>(buffer_.bytes())}; }
   const std::filesystem::path& path() const { return path_; }
 
  private:

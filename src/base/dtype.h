@@ -16,9 +16,9 @@ enum class DType : uint8_t {
 struct DTypeInfo {
   DType type;
   std::string_view name;
-  int32_t ggml_id;        // id in GGUF files, -1 where GGUF has none
-  int64_t block_values;   // values per block
-  int64_t block_bytes;    // bytes per block
+  int32_t ggml_id;       // id in GGUF files, -1 where GGUF has none
+  int64_t block_values;  // values per block
+  int64_t block_bytes;   // bytes per block
 };
 
 const DTypeInfo& info(DType type);

@@ -7,12 +7,17 @@ namespace synod {
 
 int exit_code(Error::Kind kind) {
   switch (kind) {
-    case Error::Kind::kUsage: return 2;
-    case Error::Kind::kBadFile: return 3;
-    case Error::Kind::kNoMemory: return 4;
-    case Error::Kind::kNotFound: return 5;
+    case Error::Kind::kUsage:
+      return 2;
+    case Error::Kind::kBadFile:
+      return 3;
+    case Error::Kind::kNoMemory:
+      return 4;
+    case Error::Kind::kNotFound:
+      return 5;
     case Error::Kind::kFailure:
-    case Error::Kind::kNumeric: return 1;
+    case Error::Kind::kNumeric:
+      return 1;
   }
   return 1;
 }

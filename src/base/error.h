@@ -12,12 +12,12 @@ namespace synod {
 class Error : public std::runtime_error {
  public:
   enum class Kind {
-    kFailure,    // exit 1: anything not named below
-    kUsage,      // exit 2: a bad option, request or argument
-    kBadFile,    // exit 3: a model file that is damaged, hostile or not supported
-    kNoMemory,   // exit 4: does not fit in memory
-    kNotFound,   // exit 5: file or model not found
-    kNumeric,    // exit 1: non-finite scores, ids out of range; the step was not committed
+    kFailure,   // exit 1: anything not named below
+    kUsage,     // exit 2: a bad option, request or argument
+    kBadFile,   // exit 3: a model file that is damaged, hostile or not supported
+    kNoMemory,  // exit 4: does not fit in memory
+    kNotFound,  // exit 5: file or model not found
+    kNumeric,   // exit 1: non-finite scores, ids out of range; the step was not committed
   };
 
   Error(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}

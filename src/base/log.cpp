@@ -14,7 +14,8 @@ std::atomic<LogLevel> g_level{LogLevel::kInfo};
 std::atomic<bool> g_progress{true};
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -26,8 +27,8 @@ void set_progress_enabled(bool enabled) { g_progress = enabled; }
 
 void log_line(LogLevel level, std::string_view message) {
   constexpr std::array<const char*, 4> kPrefix = {"error: ", "warning: ", "", "debug: "};
-  std::fprintf(stderr, "synod: %s%.*s\n", kPrefix[static_cast<size_t>(level)], static_cast<int>(message.size()),
-               message.data());
+  std::fprintf(stderr, "synod: %s%.*s\n", kPrefix[static_cast<size_t>(level)],
+               static_cast<int>(message.size()), message.data());
 }
 
 std::string human_bytes(int64_t bytes) {
@@ -64,9 +65,11 @@ void Progress::draw(bool last) {
   const double share = total_ > 0 ? static_cast<double>(done_) / static_cast<double>(total_) : 1.0;
   const double left = share > 0 ? seconds / share - seconds : 0.0;
   const auto rate = static_cast<int64_t>(seconds > 0 ? static_cast<double>(done_) / seconds : 0.0);
-  const std::string amount = bytes_ ? fmt::format("{} / {}, {}/s", human_bytes(done_), human_bytes(total_), human_bytes(rate))
-                                    : fmt::format("{} / {}, {}/s", done_, total_, rate);
-  const std::string line = fmt::format("\r{} {:3.0f} %  {}  {:.0f} s left\x1b[K", label_, share * 100, amount, left);
+  const std::string amount =
+      bytes_ ? fmt::format("{} / {}, {}/s", human_bytes(done_), human_bytes(total_), human_bytes(rate))
+             : fmt::format("{} / {}, {}/s", done_, total_, rate);
+  const std::string line =
+      fmt::format("\r{} {:3.0f} %  {}  {:.0f} s left\x1b[K", label_, share * 100, amount, left);
   std::fputs(line.c_str(), stderr);
   if (last) std::fputs("\r\x1b[K", stderr);
   std::fflush(stderr);

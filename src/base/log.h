@@ -18,7 +18,8 @@ void log_line(LogLevel level, std::string_view message);
 
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
-  if (log_level() >= LogLevel::kInfo) log_line(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  if (log_level() >= LogLevel::kInfo)
+    log_line(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
 }
 template <typename... Args>
 void log_warning(fmt::format_string<Args...> format, Args&&... args) {

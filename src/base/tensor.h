@@ -26,7 +26,8 @@ struct Tensor {
   std::array<int64_t, kMaxRank> stride{};  // bytes between neighbours; stride[rank - 1] is unused
   std::string_view name;                   // for messages; the owner outlives the view
 
-  static Tensor contiguous(void* data, DType type, std::span<const int64_t> shape, std::string_view name = {});
+  static Tensor contiguous(void* data, DType type, std::span<const int64_t> shape,
+                           std::string_view name = {});
   static Tensor contiguous(void* data, DType type, std::initializer_list<int64_t> shape,
                            std::string_view name = {}) {
     return contiguous(data, type, std::span<const int64_t>(shape.begin(), shape.size()), name);
@@ -35,7 +36,7 @@ struct Tensor {
   explicit operator bool() const { return rank > 0; }  // an absent optional operand has rank 0
   int64_t dim(int i) const { return shape[static_cast<size_t>(i)]; }
   int64_t inner() const { return shape[static_cast<size_t>(rank - 1)]; }  // width of the innermost dimension
-  int64_t rows() const;                                                  // product of the outer dimensions
+  int64_t rows() const;                                                   // product of the outer dimensions
   int64_t size() const { return rank == 0 ? 0 : rows() * inner(); }
   int64_t bytes() const { return rank == 0 ? 0 : rows() * row_bytes(type, inner()); }
   bool is_contiguous() const;
@@ -53,7 +54,8 @@ struct Tensor {
 
   // Views. All return the same bytes under another shape; shapes that do not fit are our own bug.
   Tensor slice(int dimension, int64_t begin, int64_t end) const;  // innermost slices need a plain type
-  Tensor reshape(std::initializer_list<int64_t> new_shape) const;  // contiguous, or only the innermost is split
+  Tensor reshape(
+      std::initializer_list<int64_t> new_shape) const;  // contiguous, or only the innermost is split
   Tensor named(std::string_view new_name) const;
 };
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/verbs.h"
 #include "engine/memory_plan.h"
+#include "ops/expert_route.h"
 #include "ref/ref_backend.h"
 
 namespace synod::cli {
@@ -19,7 +20,8 @@ std::filesystem::path model_path(const Options& options) {
   constexpr const char* kDemo = "gemma4-mini-q8_0.gguf";
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  const fs::path places[] = {program / "models" / kDemo, program / ".." / "share" / "synod" / "models" / kDemo,
+  const fs::path places[] = {program / "models" / kDemo,
+                             program / ".." / "share" / "synod" / "models" / kDemo,
                              fs::path(SYNOD_SOURCE_MODELS) / kDemo};
   std::string looked;
   for (const fs::path& place : places) {
@@ -55,13 +57,27 @@ std::vector<int32_t> parse_ids(const std::string& text, const std::string& what)
     int32_t value = 0;
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || stop != word.data() + word.size()) {
-      fail(Error::Kind::kUsage, "{}: expected integers separated by commas or blanks, got \"{}\"", what, word);
+      fail(Error::Kind::kUsage, "{}: expected integers separated by commas or blanks, got \"{}\"", what,
+           word);
     }
     ids.push_back(value);
     i = end;
   }
   if (ids.empty()) fail(Error::Kind::kUsage, "{}: expected at least one integer, got none", what);
   return ids;
+}
+
+std::string describe_routes(const Model& model, std::string_view device, const Options& options) {
+  const ModelInfo& i = model.info();
+  if (i.n_experts == 0) return "none";
+  const auto route = [&](int64_t n_tokens) {
+    return name(expert_route({.device = device,
+                              .n_tokens = n_tokens,
+                              .n_experts = i.n_experts,
+                              .n_experts_used = i.n_experts_used,
+                              .threshold = options.moe_threshold}));
+  };
+  return fmt::format("{} for one token, {} for {} tokens", route(1), route(options.chunk), options.chunk);
 }
 
 LoadedModel load(const Options& options) {
@@ -77,8 +93,10 @@ LoadedModel load(const Options& options) {
     log_info("{}", plan.describe());
     log_info("fusion: {}", model.fusion().summary());
     log_info("backend: {}", loaded.backend->name());
+    log_info("experts: {}", describe_routes(model, loaded.backend->name(), options));
   }
-  // A context nobody asked for must not refuse a model that runs well with less: pages grow as they are needed.
+  // A context nobody asked for must not refuse a model that runs well with less: pages grow as they are
+  // needed.
   if (!options.force && options.context_length > 0) require_fits(plan, available_memory());
   if (!options.force && options.context_length == 0) {
     require_fits(plan_memory(model, std::min<int64_t>(model.info().context_length, 4096), options.chunk),

@@ -77,7 +77,8 @@ compdef _synod synod
 std::string fish(const std::vector<VerbCompletion>& verbs) {
   std::string out;
   for (const VerbCompletion& verb : verbs) {
-    out += fmt::format("complete -c synod -n __fish_use_subcommand -a {} -d '{}'\n", verb.name, plain(verb.help));
+    out += fmt::format("complete -c synod -n __fish_use_subcommand -a {} -d '{}'\n", verb.name,
+                       plain(verb.help));
     for (const OptionCompletion& o : verb.options) {
       out += fmt::format("complete -c synod -n '__fish_seen_subcommand_from {}' -l {} -d '{}'{}\n", verb.name,
                          o.name.substr(2), plain(o.help), o.takes_value ? " -r" : "");

@@ -17,8 +17,10 @@ int convert_verb(const Options& options) {
   SYNOD_ASSERT(type.has_value());
   const ConvertReport report = convert(checkpoint, options.output, {.type = *type});
   if (options.json) {
-    const nlohmann::ordered_json object = {
-        {"schema_version", 1}, {"file", options.output}, {"tensors", report.n_tensors}, {"bytes", report.bytes}};
+    const nlohmann::ordered_json object = {{"schema_version", 1},
+                                           {"file", options.output},
+                                           {"tensors", report.n_tensors},
+                                           {"bytes", report.bytes}};
     std::printf("%s\n", object.dump().c_str());
   } else {
     log_info("wrote {}: {} tensors, {}", options.output, report.n_tensors, human_bytes(report.bytes));

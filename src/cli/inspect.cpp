@@ -17,7 +17,8 @@ std::unique_ptr<Model> plan_from_config(const std::filesystem::path& path, const
   const auto type = dtype_from_name(options.type);
   if (!type) fail(Error::Kind::kUsage, "--type: unknown type \"{}\"", options.type);
   std::vector<std::string> found;
-  for (const nlohmann::json* object : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
+  for (const nlohmann::json* object :
+       {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
     if (object->is_object() && object->contains("model_type") && (*object)["model_type"].is_string()) {
       found.push_back((*object)["model_type"].get<std::string>());
     }
@@ -52,11 +53,16 @@ std::string short_value(const GgufValue& value) {
 
 Json describe(const Model& model) {
   const ModelInfo& i = model.info();
-  Json out = {{"architecture", i.architecture}, {"name", i.name},
-              {"layers", i.n_layers},           {"d_model", i.d_model},
-              {"vocabulary", i.vocab_size},     {"experts", i.n_experts},
-              {"experts_used", i.n_experts_used}, {"context_length", i.context_length},
-              {"stored_as", model.weights().dialect()}, {"weight_bytes", model.weights().bytes()},
+  Json out = {{"architecture", i.architecture},
+              {"name", i.name},
+              {"layers", i.n_layers},
+              {"d_model", i.d_model},
+              {"vocabulary", i.vocab_size},
+              {"experts", i.n_experts},
+              {"experts_used", i.n_experts_used},
+              {"context_length", i.context_length},
+              {"stored_as", model.weights().dialect()},
+              {"weight_bytes", model.weights().bytes()},
               {"bytes_per_token", model.weights().bytes_per_token(i.n_experts_used)}};
   out["types"] = Json::array();
   for (const Weights::TypeTotal& t : model.weights().totals()) {
@@ -66,9 +72,10 @@ Json describe(const Model& model) {
 }
 
 Json plan_json(const MemoryPlan& plan, const Model& model) {
-  return {{"context_length", plan.context_length}, {"weights", plan.weight_bytes}, {"cache", plan.cache_bytes},
-          {"scratch", plan.scratch_bytes},         {"total", plan.total()},        {"ops_per_token", plan.n_ops},
-          {"fusion", model.fusion().summary()}};
+  return {
+      {"context_length", plan.context_length}, {"weights", plan.weight_bytes}, {"cache", plan.cache_bytes},
+      {"scratch", plan.scratch_bytes},         {"total", plan.total()},        {"ops_per_token", plan.n_ops},
+      {"fusion", model.fusion().summary()}};
 }
 
 void print_text(const Json& model) {
@@ -79,7 +86,8 @@ void print_text(const Json& model) {
   }
   for (const Json& t : model["types"]) {
     std::printf("  %-14s %5lld tensors %12s\n", t["type"].get<std::string>().c_str(),
-                static_cast<long long>(t["tensors"].get<int64_t>()), human_bytes(t["bytes"].get<int64_t>()).c_str());
+                static_cast<long long>(t["tensors"].get<int64_t>()),
+                human_bytes(t["bytes"].get<int64_t>()).c_str());
   }
 }
 
@@ -127,13 +135,14 @@ int inspect_verb(const Options& options) {
   if (out.contains("tensors")) {
     std::printf("\ntensors\n");
     for (const Json& t : out["tensors"]) {
-      std::printf("  %-56s %-8s %s\n", t["name"].get<std::string>().c_str(), t["type"].get<std::string>().c_str(),
-                  t["shape"].dump().c_str());
+      std::printf("  %-56s %-8s %s\n", t["name"].get<std::string>().c_str(),
+                  t["type"].get<std::string>().c_str(), t["shape"].dump().c_str());
     }
   }
   if (with_plan) {
-    std::printf("\n%s\ncache\n%s\nfusion: %s\n", plan.describe().c_str(), model->cache_spec().describe().c_str(),
-                model->fusion().summary().c_str());
+    std::printf("\nexperts: %s\n", describe_routes(*model, "ref", options).c_str());
+    std::printf("\n%s\ncache\n%s\nfusion: %s\n", plan.describe().c_str(),
+                model->cache_spec().describe().c_str(), model->fusion().summary().c_str());
   }
   return 0;
 }

@@ -56,7 +56,8 @@ int logits_verb(const Options& options) {
   Progress progress("logits", n, "tokens");
   std::span<const int32_t> rest(ids);
   for (const int64_t size : chunks) {
-    const std::vector<float> part = session.logits(rest.first(static_cast<size_t>(size)), Session::Rows::kAll, tap);
+    const std::vector<float> part =
+        session.logits(rest.first(static_cast<size_t>(size)), Session::Rows::kAll, tap);
     logits.insert(logits.end(), part.begin(), part.end());
     rest = rest.subspan(static_cast<size_t>(size));
     progress.advance(size);

@@ -11,11 +11,11 @@
 namespace synod::cli {
 namespace {
 
-// llama.cpp spells some options with one dash and several letters; the parser library knows only one letter there.
+// llama.cpp spells some options with one dash and several letters; the parser library knows only one letter
+// there.
 const std::map<std::string_view, std::string_view>& one_dash_aliases() {
-  static const std::map<std::string_view, std::string_view> kAliases = {{"-sys", "--system-prompt"},
-                                                                        {"-rea", "--reasoning"},
-                                                                        {"-ub", "--chunk"}};
+  static const std::map<std::string_view, std::string_view> kAliases = {
+      {"-sys", "--system-prompt"}, {"-rea", "--reasoning"}, {"-ub", "--chunk"}};
   return kAliases;
 }
 
@@ -37,7 +37,8 @@ void add_engine(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"auto", "ref", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("-t,--threads", o.threads, "threads; 0 = physical cores")->check(CLI::Range(0, 1024));
-  app.add_option("-c,--ctx-size", o.context_length, "context in tokens; 0 = the model's")->check(CLI::NonNegativeNumber);
+  app.add_option("-c,--ctx-size", o.context_length, "context in tokens; 0 = the model's")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("-b,--chunk,--batch-size,--ubatch-size", o.chunk, "prompt tokens per forward call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -50,10 +51,12 @@ void add_engine(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--fusion-budget", o.fusion_budget_mib, "MiB that fusion may add to memory")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--moe-threshold", o.moe_threshold, "rows per expert from which experts run grouped; 0 = measured")
+  app.add_option("--moe-threshold", o.moe_threshold,
+                 "rows per expert from which experts run grouped; 0 = measured")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--trace", o.trace_path, "write a Chrome trace of all operations to this file");
-  app.add_option("--dump-plan", o.dump_plan_path, "write the operations of one decode step (JSON, or DOT for .dot)");
+  app.add_option("--dump-plan", o.dump_plan_path,
+                 "write the operations of one decode step (JSON, or DOT for .dot)");
   app.add_flag("--ops", o.ops_table, "print time per model part and operation to stderr");
   app.add_flag("--force", o.force, "run even when the memory plan does not fit");
 }
@@ -67,7 +70,8 @@ void add_run(CLI::App& app, Options& o) {
   app.add_option("--reasoning", o.reasoning, "let the model think before it answers")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
-  app.add_option("-n,--predict,--n-predict", o.max_tokens, "most tokens to generate; -1 = until the model stops")
+  app.add_option("-n,--predict,--n-predict", o.max_tokens,
+                 "most tokens to generate; -1 = until the model stops")
       ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
   app.add_option("--temp,--temperature", o.temperature, "0 = always the most likely token (default)");
   app.add_option("--top-k", o.top_k, "keep the k most likely tokens; 0 = all");
@@ -86,9 +90,11 @@ void add_logits(CLI::App& app, Options& o) {
   source->add_option("--ids", o.ids, "token ids, separated by commas or blanks");
   source->add_option("--ids-file", o.ids_file, "file with token ids");
   source->require_option(1);
-  app.add_option("--chunks", o.chunks, "how the ids are cut, e.g. 5,1,7; the last size repeats; default: one call");
+  app.add_option("--chunks", o.chunks,
+                 "how the ids are cut, e.g. 5,1,7; the last size repeats; default: one call");
   app.add_option("-o,--out", o.out, "result: safetensors with `logits` f32 [n, vocabulary]")->required();
-  app.add_flag("--hidden", o.hidden, "also `hidden.N`: embedding output (0), each layer's, after the final norm");
+  app.add_flag("--hidden", o.hidden,
+               "also `hidden.N`: embedding output (0), each layer's, after the final norm");
   add_engine(app, o);
   add_common(app, o);
 }
@@ -108,7 +114,8 @@ void add_inspect(CLI::App& app, Options& o) {
   app.add_flag("--plan", o.plan, "memory plan, cache layout and fusion (MODEL may be a bare config.json)");
   app.add_flag("--tensors", o.list_tensors, "list every tensor");
   app.add_option("--type", o.type, "weight type assumed for a bare config.json")->capture_default_str();
-  app.add_option("-c,--ctx-size", o.context_length, "context of the plan in tokens")->check(CLI::NonNegativeNumber);
+  app.add_option("-c,--ctx-size", o.context_length, "context of the plan in tokens")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("-b,--chunk", o.chunk, "tokens per forward call")->check(CLI::PositiveNumber);
   app.add_option("--fusion", o.fusion)->check(CLI::IsMember({"auto", "on", "off"}));
   app.add_option("--profile", o.profile)->check(CLI::IsMember({"m", "q"}));
@@ -132,7 +139,6 @@ ModelOptions Options::model_options() const {
   m.profile = profile == "q" ? Profile::kQ : Profile::kM;
   m.fusion = fusion == "on" ? FusionMode::kOn : fusion == "off" ? FusionMode::kOff : FusionMode::kAuto;
   m.fusion_budget_bytes = fusion_budget_mib << 20;
-  m.moe_threshold = moe_threshold;
   return m;
 }
 
@@ -141,7 +147,8 @@ std::optional<int> parse_options(int argc, const char* const* argv, Options& o) 
   app.set_version_flag("--version", "synod " SYNOD_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "stdout carries the result, stderr the log. Exit codes: 0 ok, 1 failure, 2 usage, 3 bad or unsupported model\n"
+      "stdout carries the result, stderr the log. Exit codes: 0 ok, 1 failure, 2 usage, 3 bad or unsupported "
+      "model\n"
       "file, 4 does not fit in memory, 5 not found. Example: synod run -p \"Quote Genesis 1:1.\"");
   using Adder = void (*)(CLI::App&, Options&);
   struct Verb {

@@ -22,7 +22,7 @@ struct Options {
   bool quiet = false;
   bool verbose = false;
   bool no_progress = false;
-  bool force = false;   // run even when the memory plan does not fit
+  bool force = false;  // run even when the memory plan does not fit
   int64_t context_length = 0;
   int64_t chunk = 512;  // tokens per forward call of a prompt
   std::string profile = "m";
@@ -73,8 +73,8 @@ struct Options {
   ModelOptions model_options() const;  // throws kUsage
 };
 
-// Parses argv. Returns an exit code when the process should end now (help, version: 0; usage: 2; completions: 0),
-// after printing; otherwise fills `options`.
+// Parses argv. Returns an exit code when the process should end now (help, version: 0; usage: 2; completions:
+// 0), after printing; otherwise fills `options`.
 std::optional<int> parse_options(int argc, const char* const* argv, Options& options);
 
 }  // namespace synod::cli

@@ -12,7 +12,8 @@
 namespace synod::cli {
 namespace {
 
-// Flags win over the model's generation_config.json; greedy when neither says anything, so that a run repeats.
+// Flags win over the model's generation_config.json; greedy when neither says anything, so that a run
+// repeats.
 SamplerOptions sampler_options(const Options& options, const Checkpoint& checkpoint) {
   SamplerOptions s;
   if (checkpoint.container() == Checkpoint::Container::kSafetensors) {
@@ -34,7 +35,8 @@ SamplerOptions sampler_options(const Options& options, const Checkpoint& checkpo
   return s;
 }
 
-std::vector<int32_t> prompt_ids(const Options& options, const LoadedModel& loaded, const Tokenizer& tokenizer) {
+std::vector<int32_t> prompt_ids(const Options& options, const LoadedModel& loaded,
+                                const Tokenizer& tokenizer) {
   const std::string text = read_prompt(options);
   if (options.raw) {
     // What --raw gives is the caller's own markup: special tokens in it count.
@@ -79,7 +81,8 @@ class ChannelSplitter {
   size_t held_back() const {
     const std::string& marker = in_reasoning_ ? close_ : open_;
     for (size_t n = std::min(marker.size() - (marker.empty() ? 0 : 1), pending_.size()); n > 0; --n) {
-      if (std::string_view(pending_).substr(pending_.size() - n) == std::string_view(marker).substr(0, n)) return n;
+      if (std::string_view(pending_).substr(pending_.size() - n) == std::string_view(marker).substr(0, n))
+        return n;
     }
     return 0;
   }
@@ -101,6 +104,7 @@ int run_verb(const Options& options) {
   const std::unique_ptr<Dialogue> dialogue = loaded.model->dialogue();
   GenerateOptions generation;
   generation.sampler = sampler_options(options, *loaded.checkpoint);
+  generation.sampler.suppress = suppressed_ids(*loaded.checkpoint, tokenizer);
   generation.max_tokens = options.max_tokens;
   generation.context_length = options.context_length;
   generation.prefill_chunk = options.chunk;
@@ -113,7 +117,8 @@ int run_verb(const Options& options) {
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   StreamDecoder decoder(tokenizer, /*keep_special=*/true);
-  const bool opened = !options.raw && ends_with_open_channel(tokenizer.decode(prompt), dialogue->reasoning_open());
+  const bool opened =
+      !options.raw && ends_with_open_channel(tokenizer.decode(prompt), dialogue->reasoning_open());
   ChannelSplitter channels(options.raw ? "" : std::string(dialogue->reasoning_open()),
                            options.raw ? "" : std::string(dialogue->reasoning_close()), opened);
   std::string content, reasoning;

@@ -9,7 +9,8 @@ int tokenize_verb(const Options& options) {
   const Checkpoint checkpoint = Checkpoint::open(model_path(options));
   const Tokenizer tokenizer = load_tokenizer(checkpoint);
   if (options.decode) {
-    const std::vector<int32_t> ids = parse_ids(options.ids.empty() ? read_prompt(options) : options.ids, "--decode");
+    const std::vector<int32_t> ids =
+        parse_ids(options.ids.empty() ? read_prompt(options) : options.ids, "--decode");
     for (const int32_t id : ids) {
       if (id < 0 || id >= tokenizer.vocab_size()) {
         fail(Error::Kind::kUsage, "token id {} is outside the vocabulary of {}", id, tokenizer.vocab_size());

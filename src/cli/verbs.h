@@ -23,8 +23,8 @@ int convert_verb(const Options& options);
 // Set by SIGINT and SIGTERM; generation ends after the current token.
 extern std::atomic<int> g_signal;
 
-// The MODEL option, or the bundled demonstration model: beside the program, under share/synod/models, or in the
-// source tree. Throws kNotFound listing where it looked.
+// The MODEL option, or the bundled demonstration model: beside the program, under share/synod/models, or in
+// the source tree. Throws kNotFound listing where it looked.
 std::filesystem::path model_path(const Options& options);
 
 // "auto" takes the fastest backend of this build. Throws kUsage for one that is not in it.
@@ -35,6 +35,9 @@ std::string read_prompt(const Options& options);
 
 // Ids separated by commas or white space. Throws kUsage naming the word that is not one.
 std::vector<int32_t> parse_ids(const std::string& text, const std::string& what);
+
+// The kernels that experts take for one token and for a whole chunk, as one line.
+std::string describe_routes(const Model& model, std::string_view device, const Options& options);
 
 // A loaded model ready to run: memory planned and checked, weights bound, fusion logged.
 struct LoadedModel {

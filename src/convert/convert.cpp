@@ -15,18 +15,21 @@ namespace {
 struct OutputTensor {
   std::string name;
   DType type = DType::kF32;
-  std::vector<int64_t> shape;                // outermost first
-  std::vector<const WeightSpec*> parts;      // in row order; one unless fused
-  std::vector<float> values;                 // computed tensors only
+  std::vector<int64_t> shape;            // outermost first
+  std::vector<const WeightSpec*> parts;  // in row order; one unless fused
+  std::vector<float> values;             // computed tensors only
 };
 
 DType stored_type(const WeightSpec& spec, DType wanted) {
   switch (spec.kind) {
-    case WeightSpec::Kind::kIds: return DType::kI32;
+    case WeightSpec::Kind::kIds:
+      return DType::kI32;
     case WeightSpec::Kind::kVector:
-    case WeightSpec::Kind::kValues: return DType::kF32;
+    case WeightSpec::Kind::kValues:
+      return DType::kF32;
     case WeightSpec::Kind::kMatrix:
-    case WeightSpec::Kind::kExperts: break;
+    case WeightSpec::Kind::kExperts:
+      break;
   }
   if (!spec.quantizable) return DType::kF32;
   return spec.shape.back() % info(wanted).block_values == 0 ? wanted : DType::kF16;
@@ -40,7 +43,8 @@ const Candidate* fused_candidate(const WeightSpec& spec) {
   return nullptr;
 }
 
-std::vector<OutputTensor> plan_output(const std::vector<WeightSpec>& specs, const Weights& weights, DType wanted) {
+std::vector<OutputTensor> plan_output(const std::vector<WeightSpec>& specs, const Weights& weights,
+                                      DType wanted) {
   std::vector<OutputTensor> tensors;
   std::map<std::string, size_t> fused;
   for (const WeightSpec& spec : specs) {
@@ -53,7 +57,8 @@ std::vector<OutputTensor> plan_output(const std::vector<WeightSpec>& specs, cons
     }
     const auto [it, is_new] = fused.emplace(c->name, tensors.size());
     if (is_new) {
-      OutputTensor t{c->name, type, spec.shape, std::vector<const WeightSpec*>(static_cast<size_t>(c->n_parts)), {}};
+      OutputTensor t{
+          c->name, type, spec.shape, std::vector<const WeightSpec*>(static_cast<size_t>(c->n_parts)), {}};
       t.shape[t.shape.size() - 2] *= c->n_parts;
       tensors.push_back(std::move(t));
     }
@@ -70,15 +75,19 @@ class TensorWriter {
     if (tensor.parts.empty()) return bytes(tensor.values.data(), tensor.values.size() * sizeof(float));
     const WeightSpec& first = *tensor.parts[0];
     switch (first.kind) {
-      case WeightSpec::Kind::kVector: return plain(weights.vector(first.role));
-      case WeightSpec::Kind::kValues: return plain(weights.values(first.role));
-      case WeightSpec::Kind::kIds: return plain(weights.ids(first.role));
+      case WeightSpec::Kind::kVector:
+        return plain(weights.vector(first.role));
+      case WeightSpec::Kind::kValues:
+        return plain(weights.values(first.role));
+      case WeightSpec::Kind::kIds:
+        return plain(weights.ids(first.role));
       case WeightSpec::Kind::kMatrix:
         for (const WeightSpec* part : tensor.parts) rows(weights.matrix(part->role), tensor);
         return;
       case WeightSpec::Kind::kExperts:
         for (int64_t e = 0; e < first.shape[0]; ++e) {
-          for (const WeightSpec* part : tensor.parts) rows(weights.experts(part->role)[static_cast<size_t>(e)], tensor);
+          for (const WeightSpec* part : tensor.parts)
+            rows(weights.experts(part->role)[static_cast<size_t>(e)], tensor);
         }
         return;
     }
@@ -129,26 +138,32 @@ void write_tokenizer(const Checkpoint& input, const Architecture& architecture, 
 
 uint32_t file_type_id(DType type) {  // general.file_type, informative
   switch (type) {
-    case DType::kF32: return 0;
-    case DType::kF16: return 1;
-    case DType::kBF16: return 32;
-    default: return 7;  // q8_0
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kBF16:
+      return 32;
+    default:
+      return 7;  // q8_0
   }
 }
 
 }  // namespace
 
-ConvertReport convert(const Checkpoint& input, const std::filesystem::path& output, const ConvertOptions& options) {
+ConvertReport convert(const Checkpoint& input, const std::filesystem::path& output,
+                      const ConvertOptions& options) {
   if (!can_encode(options.type)) {
     fail(Error::Kind::kUsage, "convert writes f32, f16, bf16 and q8_0, got {}", name(options.type));
   }
   const Architecture& architecture = find_architecture(input);
   const std::vector<WeightSpec> specs = architecture.specs(input);
-  const Weights weights = Weights::bind(input, specs, architecture.dialects());
+  const Weights weights = Weights::bind(input, specs, architecture.dialects(input));
   std::vector<OutputTensor> tensors = plan_output(specs, weights, options.type);
   for (const ComputedTensor& computed : architecture.computed_tensors(input)) {
     if (weights.has(computed.name)) continue;
-    tensors.push_back({computed.name, DType::kF32, {static_cast<int64_t>(computed.values.size())}, {}, computed.values});
+    tensors.push_back(
+        {computed.name, DType::kF32, {static_cast<int64_t>(computed.values.size())}, {}, computed.values});
   }
 
   GgufWriter out(output);

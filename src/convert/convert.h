@@ -17,9 +17,10 @@ struct ConvertReport {
   int64_t bytes = 0;  // of tensor data written
 };
 
-// Reads `input`, writes `output` (temporary name, fsync, rename). Vectors, routers and other small tables stay
-// f32, integer tables i32. A row that is no whole number of blocks falls back to f16. Throws kBadFile for an
-// input that cannot be bound, kFailure when the output cannot be written.
-ConvertReport convert(const Checkpoint& input, const std::filesystem::path& output, const ConvertOptions& options);
+// Reads `input`, writes `output` (temporary name, fsync, rename). Vectors, routers and other small tables
+// stay f32, integer tables i32. A row that is no whole number of blocks falls back to f16. Throws kBadFile
+// for an input that cannot be bound, kFailure when the output cannot be written.
+ConvertReport convert(const Checkpoint& input, const std::filesystem::path& output,
+                      const ConvertOptions& options);
 
 }  // namespace synod

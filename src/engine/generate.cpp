@@ -8,15 +8,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 }  // namespace
 
 std::string_view name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
   }
   return "";
 }
@@ -29,11 +34,13 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt, const
   const auto n_prompt = static_cast<int64_t>(prompt.size());
   if (n_prompt == 0) fail(Error::Kind::kUsage, "the prompt is empty: expected at least 1 token");
   if (options.max_tokens < -1) {
-    fail(Error::Kind::kUsage, "max tokens must be at least 0 (or -1 for no limit), got {}", options.max_tokens);
+    fail(Error::Kind::kUsage, "max tokens must be at least 0 (or -1 for no limit), got {}",
+         options.max_tokens);
   }
   if (session.length() + n_prompt >= context) {
     fail(Error::Kind::kUsage,
-         "the prompt of {} tokens does not fit in the context of {} with room for an answer; shorten it or raise "
+         "the prompt of {} tokens does not fit in the context of {} with room for an answer; shorten it or "
+         "raise "
          "--ctx-size",
          session.length() + n_prompt, context);
   }
@@ -45,7 +52,7 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt, const
     return result;
   }
   const auto next_token = [&](std::span<const int32_t> ids) {
-    if (options.sampler.greedy()) return session.greedy(ids);
+    if (options.sampler.plain_greedy()) return session.greedy(ids);
     return sampler.sample(session.logits(ids, Session::Rows::kLast));
   };
 
@@ -73,7 +80,8 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt, const
       break;
     }
     result.finish = FinishReason::kLength;
-    if (static_cast<int64_t>(result.ids.size()) == options.max_tokens || session.length() + 1 >= context) break;
+    if (static_cast<int64_t>(result.ids.size()) == options.max_tokens || session.length() + 1 >= context)
+      break;
     token = next_token(std::span(&token, 1));
   }
   result.decode_seconds = seconds_since(decode_start);

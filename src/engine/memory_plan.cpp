@@ -95,7 +95,8 @@ int64_t available_memory() {
 void require_fits(const MemoryPlan& plan, int64_t available) {
   if (plan.total() <= available) return;
   fail(Error::Kind::kNoMemory,
-       "does not fit in memory: expected at most {} (available), got {} = weights {} + cache {} + scratch {} for {} "
+       "does not fit in memory: expected at most {} (available), got {} = weights {} + cache {} + scratch {} "
+       "for {} "
        "tokens; use a smaller --ctx-size or a smaller file, or --force to try anyway",
        human_bytes(available), human_bytes(plan.total()), human_bytes(plan.weight_bytes),
        human_bytes(plan.cache_bytes), human_bytes(plan.scratch_bytes), plan.context_length);

@@ -17,24 +17,30 @@ void SamplerOptions::check() const {
   if (!(min_p >= 0.0F && min_p < 1.0F)) refuse("min-p", "at least 0 and below 1", min_p);
 }
 
-Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) { options.check(); }
+Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {
+  options.check();
+}
 
 int32_t Sampler::sample(std::span<const float> logits) {
   choices_.clear();
   for (size_t i = 0; i < logits.size(); ++i) {
     if (std::isfinite(logits[i])) choices_.push_back({static_cast<int32_t>(i), logits[i], 0.0});
   }
+  std::erase_if(choices_, [&](const Choice& c) {
+    return std::ranges::find(options_.suppress, c.id) != options_.suppress.end();
+  });
   if (choices_.empty()) fail(Error::Kind::kNumeric, "sampling: no finite logit among {}", logits.size());
 
   // The order is total (logit, then id), so equal logits cannot make the result depend on the sort.
   const auto before = [](const Choice& a, const Choice& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };
-  if (options_.greedy()) return std::min_element(choices_.begin(), choices_.end(), before)->id;
+  if (options_.temperature == 0.0F) return std::min_element(choices_.begin(), choices_.end(), before)->id;
 
   size_t keep = choices_.size();
   if (options_.top_k > 0) keep = std::min(keep, static_cast<size_t>(options_.top_k));
-  std::partial_sort(choices_.begin(), choices_.begin() + static_cast<std::ptrdiff_t>(keep), choices_.end(), before);
+  std::partial_sort(choices_.begin(), choices_.begin() + static_cast<std::ptrdiff_t>(keep), choices_.end(),
+                    before);
   choices_.resize(keep);
 
   const double largest = choices_.front().logit;

@@ -14,9 +14,11 @@ struct SamplerOptions {
   float top_p = 1.0F;        // keep the smallest set of at least this probability, in (0, 1]
   float min_p = 0.0F;        // drop tokens below min_p * largest probability, in [0, 1)
   uint64_t seed = 0;
+  std::vector<int32_t> suppress;  // ids that are never chosen (generation_config's suppress_tokens)
   // Throws kUsage naming the option and its range.
   void check() const;
-  bool greedy() const { return temperature == 0.0F; }
+  // True when the arg-max of the raw logits is the answer, so that no logits need to be copied.
+  bool plain_greedy() const { return temperature == 0.0F && suppress.empty(); }
 };
 
 class Sampler {

@@ -23,8 +23,8 @@ class Session {
   enum class Rows { kLast, kAll };
   using Tap = std::function<void(int64_t index, const Tensor& hidden)>;
 
-  // Appends `ids` in one forward call and returns logits f32 [1 or ids.size(), vocab_size]. Throws kUsage for an
-  // id outside the vocabulary. When anything throws, the session is as before the call.
+  // Appends `ids` in one forward call and returns logits f32 [1 or ids.size(), vocab_size]. Throws kUsage for
+  // an id outside the vocabulary. When anything throws, the session is as before the call.
   std::vector<float> logits(std::span<const int32_t> ids, Rows rows, const Tap& tap = {});
   // Appends `ids` and returns the arg-max of the last row, without computing capped logits.
   int32_t greedy(std::span<const int32_t> ids);

@@ -23,12 +23,12 @@ namespace synod {
 struct GgufValue {
   using Strings = std::vector<std::string>;
   struct Array {
-    DType element;                    // kU8 ... kF64, kBool
-    std::vector<std::byte> bytes;     // little-endian elements, contiguous
+    DType element;                 // kU8 ... kF64, kBool
+    std::vector<std::byte> bytes;  // little-endian elements, contiguous
     int64_t count = 0;
   };
-  std::variant<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, float, bool, std::string, uint64_t, int64_t,
-               double, Array, Strings>
+  std::variant<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, float, bool, std::string, uint64_t,
+               int64_t, double, Array, Strings>
       value;
 
   bool is_array() const;

@@ -19,17 +19,17 @@ struct RowGroup {
   int64_t row_dim = 0;          // values per row
   int64_t row_bytes = 0;        // bytes per row
   int64_t tokens_per_row = 1;
-  int64_t window = 0;           // rows that a later token may still read, own row included; 0 = all
+  int64_t window = 0;  // rows that a later token may still read, own row included; 0 = all
   // Rows before a page boundary that must be kept with it to resume exactly there (<= window - 1). For
   // unbounded groups 0: their pages themselves are kept.
   int64_t boundary_rows = 0;
-  int64_t rows_per_page = 0;    // filled by make_group
+  int64_t rows_per_page = 0;  // filled by make_group
 
   int64_t page_bytes() const { return rows_per_page * row_bytes; }  // of one layer
 };
 
-// Completes a group: row_bytes from the type, rows_per_page so that a page covers at most kPageTokens tokens and,
-// for windows shorter than that, little more than the window.
+// Completes a group: row_bytes from the type, rows_per_page so that a page covers at most kPageTokens tokens
+// and, for windows shorter than that, little more than the window.
 RowGroup make_group(RowGroup group);
 
 struct CacheSpec {

@@ -31,7 +31,8 @@ class KvView {
 class KvCache {
  public:
   using Allocator = std::function<Buffer(int64_t bytes)>;
-  // `max_bytes` bounds the pages of all sequences; 0 = no bound. A null allocator makes a dry cache (null pages).
+  // `max_bytes` bounds the pages of all sequences; 0 = no bound. A null allocator makes a dry cache (null
+  // pages).
   KvCache(CacheSpec spec, Allocator allocator, int64_t max_bytes = 0);
   ~KvCache();
 
@@ -50,8 +51,8 @@ class KvCache {
   KvView view(std::span<const SequenceId> sequences) const;
 
   const CacheSpec& spec() const { return spec_; }
-  int64_t used_bytes() const;   // pages in use
-  int64_t page_count() const;   // pages in use, all groups and layers
+  int64_t used_bytes() const;  // pages in use
+  int64_t page_count() const;  // pages in use, all groups and layers
 
  private:
   struct Impl;

@@ -28,7 +28,6 @@ struct ModelOptions {
   Profile profile = Profile::kM;
   FusionMode fusion = FusionMode::kAuto;
   int64_t fusion_budget_bytes = 0;
-  int64_t moe_threshold = 0;  // rows per expert from which experts run grouped; 0 = the device's default
 };
 
 struct ModelInfo {
@@ -80,7 +79,7 @@ struct Architecture {
   std::unique_ptr<Model> (*plan)(const std::string& config_json, DType type, const ModelOptions& options);
   // Roles and GGUF metadata for conversion. Keys of the tokenizer are written by the converter.
   std::vector<WeightSpec> (*specs)(const Checkpoint& checkpoint);
-  DialectInfo (*dialects)();
+  DialectInfo (*dialects)(const Checkpoint& checkpoint);
   void (*write_metadata)(const Checkpoint& checkpoint, GgufMetadata& out);
   // Empty where there are none.
   std::vector<ComputedTensor> (*computed_tensors)(const Checkpoint& checkpoint);
@@ -101,5 +100,7 @@ void write_tokenizer_metadata(const Checkpoint& checkpoint, const Tokenizer& tok
 // Stop ids: dialogue's, tokenizer's eos, generation_config / config eos_token_id lists, GGUF eos/eot/eom ids.
 std::vector<int32_t> stop_ids(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                               const Dialogue& dialogue);
+// Ids that must never be chosen: generation_config's suppress_tokens, GGUF's tokenizer.ggml.suppress_tokens.
+std::vector<int32_t> suppressed_ids(const Checkpoint& checkpoint, const Tokenizer& tokenizer);
 
 }  // namespace synod

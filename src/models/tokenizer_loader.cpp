@@ -16,7 +16,8 @@ using Scheme = TokenizerData::Scheme;
 Scheme gguf_scheme(const GgufMetadata& gguf, const std::string& file) {
   const auto model = gguf.find_string("tokenizer.ggml.model");
   if (!model || *model == "none" || *model == "no_vocab") {
-    fail(Error::Kind::kNotFound, "{}: no tokenizer: key tokenizer.ggml.model is {}", file, model.value_or("missing"));
+    fail(Error::Kind::kNotFound, "{}: no tokenizer: key tokenizer.ggml.model is {}", file,
+         model.value_or("missing"));
   }
   if (*model == "gemma4") return Scheme::kCharacterBpe;
   if (*model != "gpt2") {
@@ -153,6 +154,8 @@ Tokenizer load_tokenizer(const Checkpoint& checkpoint) {
   return Tokenizer(std::move(data), file);
 }
 
+constexpr const char* kSuppressKey = "tokenizer.ggml.suppress_tokens";
+
 std::vector<int32_t> stop_ids(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
                               const Dialogue& dialogue) {
   std::vector<int32_t> ids = dialogue.stop_ids(tokenizer);
@@ -171,6 +174,22 @@ std::vector<int32_t> stop_ids(const Checkpoint& checkpoint, const Tokenizer& tok
   }
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+std::vector<int32_t> suppressed_ids(const Checkpoint& checkpoint, const Tokenizer& tokenizer) {
+  const auto n_tokens = static_cast<size_t>(tokenizer.vocab_size());
+  if (checkpoint.container() != Checkpoint::Container::kGguf) {
+    return config_token_ids(checkpoint, "suppress_tokens", n_tokens);
+  }
+  std::vector<int32_t> ids;
+  for (const int64_t id : checkpoint.gguf().find_ints(kSuppressKey).value_or(std::vector<int64_t>{})) {
+    if (id < 0 || static_cast<uint64_t>(id) >= n_tokens) {
+      bad_file("{}: key {}: expected ids from 0 to {}, got {}", checkpoint.path().string(), kSuppressKey,
+               n_tokens - 1, id);
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
   return ids;
 }
 

@@ -97,6 +97,9 @@ void write_tokenizer_metadata(const Checkpoint& checkpoint, const Tokenizer& tok
   write_id("unknown", data.unk, out);
   write_id("padding", data.pad, out);
   write_id("eot", characters ? tokenizer.find("<turn|>") : std::nullopt, out);
+  if (const auto ids = suppressed_ids(checkpoint, tokenizer); !ids.empty()) {
+    out.set_i32s("tokenizer.ggml.suppress_tokens", ids);
+  }
   out.set_bool("tokenizer.ggml.add_bos_token", data.add_bos);
   out.set_bool("tokenizer.ggml.add_space_prefix", false);
   if (auto text = checkpoint.chat_template()) out.set_string("tokenizer.chat_template", std::move(*text));

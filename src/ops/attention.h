@@ -9,8 +9,9 @@
 
 namespace synod {
 
-// Stores x[t, :] as row `position of t` of its sequence; with tokens_per_row > 1, x holds one row per block that
-// the batch closes (sequence by sequence, ascending) and each is stored as row position / tokens_per_row.
+// Stores x[t, :] as row `position of t` of its sequence; with tokens_per_row > 1, x holds one row per block
+// that the batch closes (sequence by sequence, ascending) and each is stored as row position /
+// tokens_per_row.
 struct CacheWrite {
   static constexpr std::string_view kName = "cache_write";
   CacheRows rows;
@@ -25,8 +26,8 @@ struct CacheWrite {
 };
 
 // Causal attention with grouped query heads over rows the batch has already written:
-// s[h, j] = scale * q[t, h] . k[j, h / (n_heads / n_kv_heads)], j <= position of t, and position - j < window when
-// window > 0; out[t, h] = sum_j softmax_j(s) v[j].
+// s[h, j] = scale * q[t, h] . k[j, h / (n_heads / n_kv_heads)], j <= position of t, and position - j < window
+// when window > 0; out[t, h] = sum_j softmax_j(s) v[j].
 struct Attention {
   static constexpr std::string_view kName = "attention";
   Tensor out;   // f32 [n_tokens, n_heads, head_dim]
@@ -40,20 +41,21 @@ struct Attention {
   void check() const;
   template <typename V>
   void visit(V&& v_) const {
-    v_.out("out", out), v_.in("q", q), v_.cache_in("k", k, *batch, window, 1), v_.cache_in("v", v, *batch, window, 1);
+    v_.out("out", out), v_.in("q", q), v_.cache_in("k", k, *batch, window, 1),
+        v_.cache_in("v", v, *batch, window, 1);
     v_.value("window", window), v_.value("scale", scale);
   }
 };
 
-// DeepSeek-V4 attention: one key/value head shared by all query heads, key = value. Keys of token t: window rows
-// of positions max(0, t - window + 1) .. t, and compressed rows: those of `selected` (-1 ends a list), else all
-// w < (t + 1) / ratio when `compressed` is given. Each head has a sink logit that takes attention mass but has no
-// value: den = sum exp(l - M) + exp(sink - M), M = max(l, sink).
+// DeepSeek-V4 attention: one key/value head shared by all query heads, key = value. Keys of token t: window
+// rows of positions max(0, t - window + 1) .. t, and compressed rows: those of `selected` (-1 ends a list),
+// else all w < (t + 1) / ratio when `compressed` is given. Each head has a sink logit that takes attention
+// mass but has no value: den = sum exp(l - M) + exp(sink - M), M = max(l, sink).
 struct SparseAttention {
   static constexpr std::string_view kName = "sparse_attention";
-  Tensor out;            // f32 [n_tokens, n_heads, d]
-  Tensor q;              // f32 [n_tokens, n_heads, d]
-  Tensor sinks;          // f32 [n_heads]
+  Tensor out;             // f32 [n_tokens, n_heads, d]
+  Tensor q;               // f32 [n_tokens, n_heads, d]
+  Tensor sinks;           // f32 [n_heads]
   CacheRows window_rows;  // row_dim d
   CacheRows compressed;   // row_dim d, or absent
   Tensor selected;        // i32 [n_tokens, top_k], ascending, -1 padded; absent = all visible rows
@@ -72,8 +74,8 @@ struct SparseAttention {
   }
 };
 
-// score[w] = sum_h beta[t, h] * max(0, q[t, h] . keys[w]) over visible rows w < (position + 1) / ratio; the k rows
-// of largest score, ties to the lower row, ascending. When at most k rows are visible, all of them.
+// score[w] = sum_h beta[t, h] * max(0, q[t, h] . keys[w]) over visible rows w < (position + 1) / ratio; the k
+// rows of largest score, ties to the lower row, ascending. When at most k rows are visible, all of them.
 struct IndexSelect {
   static constexpr std::string_view kName = "index_select";
   Tensor selected;  // i32 [n_tokens, k], ascending, -1 after the last

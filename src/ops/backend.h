@@ -26,8 +26,8 @@ enum class Status : uint32_t {
 
 // Where in the model the running ops belong: shows in errors, profiles and plans.
 struct Label {
-  int64_t layer = -1;      // -1 outside the layers
-  std::string_view part;   // "attention", "router", "head", ...; a literal
+  int64_t layer = -1;        // -1 outside the layers
+  std::string_view part;     // "attention", "router", "head", ...; a literal
   std::string text() const;  // "layer 3 attention"
 };
 
@@ -75,7 +75,9 @@ void require_ok(Backend& backend);
 // A labelled span of ops.
 class Stage {
  public:
-  Stage(Backend& backend, int64_t layer, std::string_view part) : backend_(backend) { backend.begin({layer, part}); }
+  Stage(Backend& backend, int64_t layer, std::string_view part) : backend_(backend) {
+    backend.begin({layer, part});
+  }
   ~Stage() { backend_.end(); }
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;

@@ -10,7 +10,8 @@
 
 namespace synod {
 
-// Page table of one sequence for one group and layer. A page that left the window is null; reading it is a bug.
+// Page table of one sequence for one group and layer. A page that left the window is null; reading it is a
+// bug.
 struct RowTable {
   std::span<std::byte* const> pages;
 };
@@ -18,10 +19,10 @@ struct RowTable {
 // The rows of one row group and one layer, for every sequence of the batch. Row r of sequence s is at
 // pages[r / rows_per_page] + (r % rows_per_page) * row_bytes; there are no rings, so kernels never wrap.
 struct CacheRows {
-  std::string_view name;                // of the row group, for messages
-  DType type = DType::kF32;             // stored type of a row's values
-  int64_t row_dim = 0;                  // values per row
-  int64_t row_bytes = 0;                // bytes per row
+  std::string_view name;     // of the row group, for messages
+  DType type = DType::kF32;  // stored type of a row's values
+  int64_t row_dim = 0;       // values per row
+  int64_t row_bytes = 0;     // bytes per row
   int64_t rows_per_page = 1;
   std::span<const RowTable> sequences;  // [n_sequences]; empty in a dry run
 

@@ -1,4 +1,5 @@
-// Shape checks of op structs. A mismatch is a mistake of the calling code, reported with op, operand and tensor.
+// Shape checks of op structs. A mismatch is a mistake of the calling code, reported with op, operand and
+// tensor.
 #pragma once
 
 #include <initializer_list>
@@ -15,7 +16,8 @@ class Checker {
  public:
   explicit Checker(std::string_view op) : op_(op) {}
 
-  void tensor(std::string_view operand, const Tensor& t, DType type, std::initializer_list<int64_t> shape) const;
+  void tensor(std::string_view operand, const Tensor& t, DType type,
+              std::initializer_list<int64_t> shape) const;
   void f32(std::string_view operand, const Tensor& t, std::initializer_list<int64_t> shape) const {
     tensor(operand, t, DType::kF32, shape);
   }

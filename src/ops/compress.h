@@ -10,10 +10,10 @@
 
 namespace synod {
 
-// For every block w that the batch closes: per channel, softmax over the scores and weighted sum of the values.
-// State rows hold values then scores of one token, [values: lanes * d | scores: lanes * d].
-// Without overlap (lanes = 1): the `ratio` tokens of block w. With overlap (lanes = 2): lane 0 of the tokens of
-// block w - 1 (absent for w = 0), then lane 1 of the tokens of block w.
+// For every block w that the batch closes: per channel, softmax over the scores and weighted sum of the
+// values. State rows hold values then scores of one token, [values: lanes * d | scores: lanes * d]. Without
+// overlap (lanes = 1): the `ratio` tokens of block w. With overlap (lanes = 2): lane 0 of the tokens of block
+// w - 1 (absent for w = 0), then lane 1 of the tokens of block w.
 struct CompressPool {
   static constexpr std::string_view kName = "compress_pool";
   Tensor out;       // f32 [closed blocks, d], sequence by sequence, ascending
@@ -47,7 +47,8 @@ struct Compress {
   template <typename V>
   void visit(V&& v) const {
     v.cache_out("rows", rows, closed_blocks(*batch, ratio));
-    v.cache_in("state", state, *batch, overlap ? 2 * ratio : ratio, 1), v.in("norm", norm), v.in("freqs", freqs);
+    v.cache_in("state", state, *batch, overlap ? 2 * ratio : ratio, 1), v.in("norm", norm),
+        v.in("freqs", freqs);
     v.value("ratio", ratio), v.value("overlap", overlap);
   }
 };

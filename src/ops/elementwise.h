@@ -7,13 +7,14 @@
 
 namespace synod {
 
-// out[..., i] = x[..., i] / sqrt(mean_j(x[..., j]^2) + eps) * weight[i] * factor, over the innermost dimension
+// out[..., i] = x[..., i] / sqrt(mean_j(x[..., j]^2) + eps) * weight[i] * factor, over the innermost
+// dimension
 struct RmsNorm {
   static constexpr std::string_view kName = "rms_norm";
-  Tensor out;          // f32 [..., d], may be x
-  Tensor x;            // f32 [..., d]
-  Tensor weight;       // f32 [d], or absent for 1
-  float eps = 0.0F;    // added to the mean square, inside the root
+  Tensor out;        // f32 [..., d], may be x
+  Tensor x;          // f32 [..., d]
+  Tensor weight;     // f32 [d], or absent for 1
+  float eps = 0.0F;  // added to the mean square, inside the root
   float factor = 1.0F;
   void check() const;
   template <typename V>
@@ -140,8 +141,8 @@ struct GatherRows {
 struct RoundTrip {
   static constexpr std::string_view kName = "round_trip";
   enum class Grid { kFp8, kFp4 };
-  Tensor out;         // f32 [..., d], may be x
-  Tensor x;           // f32 [..., d]
+  Tensor out;  // f32 [..., d], may be x
+  Tensor x;    // f32 [..., d]
   Grid grid = Grid::kFp8;
   int64_t block = 0;  // values per scale; a last block may be shorter
   int64_t count = 0;  // the first `count` values of each row are rounded, the rest copied

@@ -16,13 +16,13 @@ enum class ExpertRoute {
 std::string_view name(ExpertRoute route);
 
 struct ExpertRouteQuery {
-  std::string_view device;   // "ref", "cpu", "cuda"
+  std::string_view device;  // "ref", "cpu", "cuda"
   int64_t n_tokens = 0;
   int64_t n_experts = 0;
   int64_t n_experts_used = 0;
-  DType type = DType::kF32;  // of the expert matrices
+  DType type = DType::kF32;   // of the expert matrices
   bool gate_up_alike = true;  // gate and up have one storage and type
-  int64_t threshold = 0;     // rows per expert from which grouping pays; 0 = the device's default
+  int64_t threshold = 0;      // rows per expert from which grouping pays; 0 = the device's default
 };
 ExpertRoute expert_route(const ExpertRouteQuery& query);
 

@@ -1,5 +1,6 @@
-// Routing and routed experts. Routers write the chosen experts of a token in ascending expert id, so that every
-// later sum over slots runs in ascending id: the same result whatever the batch (design: order of summation).
+// Routing and routed experts. Routers write the chosen experts of a token in ascending expert id, so that
+// every later sum over slots runs in ascending id: the same result whatever the batch (design: order of
+// summation).
 #pragma once
 
 #include <span>
@@ -11,10 +12,12 @@
 
 namespace synod {
 
-// Routing safety, for all routers: a token whose scores or weights are not finite, or whose table entry is out
-// of range, gets ids 0 and weights 0 in all slots and raises a status bit; the step is then not committed.
+// Routing safety, for all routers: a token whose scores or weights are not finite, or whose table entry is
+// out of range, gets ids 0 and weights 0 in all slots and raises a status bit; the step is then not
+// committed.
 
-// Weights: softmax over the k chosen logits, times expert_scale. Chosen: k largest logits, ties to the lower id.
+// Weights: softmax over the k chosen logits, times expert_scale. Chosen: k largest logits, ties to the lower
+// id.
 struct RouteSoftmax {
   static constexpr std::string_view kName = "route_softmax";
   Tensor ids;           // i32 [n_tokens, k], ascending
@@ -97,17 +100,17 @@ struct CombineExperts {
 // Lowers to ExpertLinear x 2, Glu, ExpertLinear, CombineExperts.
 struct ExpertFfn {
   static constexpr std::string_view kName = "expert_ffn";
-  Tensor out;      // f32 [n_tokens, d_model]
-  Tensor x;        // f32 [n_tokens, d_model]
-  Tensor ids;      // i32 [n_tokens, k], ascending
-  Tensor weights;  // f32 [n_tokens, k]
-  Tensor shared;   // f32 [n_tokens, d_model], or absent
+  Tensor out;                        // f32 [n_tokens, d_model]
+  Tensor x;                          // f32 [n_tokens, d_model]
+  Tensor ids;                        // i32 [n_tokens, k], ascending
+  Tensor weights;                    // f32 [n_tokens, k]
+  Tensor shared;                     // f32 [n_tokens, d_model], or absent
   std::span<const Matrix> gate, up;  // [n_experts] of [d_expert, d_model]
   std::span<const Matrix> down;      // [n_experts] of [d_model, d_expert]
   Glu::Act act = Glu::Act::kSilu;
   float limit = 0.0F;
-  // Profile Q of DeepSeek-V4: the weight multiplies the activation before `down`, and the product is rounded to
-  // the FP8 grid per 128 values. Otherwise the weight multiplies the output of `down`.
+  // Profile Q of DeepSeek-V4: the weight multiplies the activation before `down`, and the product is rounded
+  // to the FP8 grid per 128 values. Otherwise the weight multiplies the output of `down`.
   bool round_hidden = false;
   void check() const;
   template <typename V>

@@ -1,5 +1,5 @@
-// Fusion planning: which projections of a layer run as one op. Our fused ops take the matrices where they lie,
-// so a fusion never costs a second copy of weights; the budget exists for backends that re-lay.
+// Fusion planning: which projections of a layer run as one op. Our fused ops take the matrices where they
+// lie, so a fusion never costs a second copy of weights; the budget exists for backends that re-lay.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct FusionDecision {
 class FusionPlan {
  public:
   FusionPlan() = default;
-  // kAuto fuses parts of one storage and type (others would need two kernels); kOn fuses whatever shares n_in.
+  // kAuto fuses parts of one storage and type (others would need two kernels); kOn fuses whatever shares
+  // n_in.
   FusionPlan(FusionMode mode, std::span<const FusionCandidate> candidates, int64_t budget_bytes);
   bool fused(int64_t layer, std::string_view kind) const;
   const std::vector<FusionDecision>& decisions() const { return decisions_; }

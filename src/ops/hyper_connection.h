@@ -23,8 +23,8 @@ struct HcExpand {
 
 // mix = fn * flat(x) * rsqrt(mean(x^2) + norm_eps), n = n_streams:
 // pre[j] = sigmoid(mix[j] * scale[0] + base[j]) + eps; post[j] = 2 sigmoid(mix[n+j] * scale[1] + base[n+j]);
-// comb = Sinkhorn(mix[2n + n j + k] * scale[2] + base[2n + n j + k]): row softmax + eps, columns / (sum + eps),
-// then iterations - 1 times rows, columns. j is the source stream, k the destination.
+// comb = Sinkhorn(mix[2n + n j + k] * scale[2] + base[2n + n j + k]): row softmax + eps, columns / (sum +
+// eps), then iterations - 1 times rows, columns. j is the source stream, k the destination.
 struct HcMix {
   static constexpr std::string_view kName = "hc_mix";
   Tensor pre;    // f32 [n_tokens, n]

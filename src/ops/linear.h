@@ -30,8 +30,8 @@ struct Projections {
     Tensor out;     // f32 [n_tokens, n_out]
     Matrix weight;  // [n_out, n_in]
   };
-  Tensor x;                      // f32 [n_tokens, n_in]
-  std::array<Part, 4> parts;     // the first n_parts are used
+  Tensor x;                   // f32 [n_tokens, n_in]
+  std::array<Part, 4> parts;  // the first n_parts are used
   int n_parts = 0;
   void check() const;
   template <typename V>

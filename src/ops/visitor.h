@@ -1,5 +1,5 @@
-// The operand visitor protocol of op structs: `op.visit(v)` calls one method per operand or value. Derive from
-// OperandVisitor (CRTP-free: shadow what you need) to count bytes, copy outputs or print a plan.
+// The operand visitor protocol of op structs: `op.visit(v)` calls one method per operand or value. Derive
+// from OperandVisitor (CRTP-free: shadow what you need) to count bytes, copy outputs or print a plan.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ struct OperandVisitor {
   // n_tokens tokens use k experts each: at most min(n_tokens * k, n_experts) of them are read.
   void experts(std::string_view, std::span<const Matrix>, int64_t /*n_tokens*/, int64_t /*k*/) {}
   // Rows read: per sequence, all up to the batch's end, or the window's; `ratio` tokens per row.
-  void cache_in(std::string_view, const CacheRows&, const BatchView&, int64_t /*window*/, int64_t /*ratio*/) {}
+  void cache_in(std::string_view, const CacheRows&, const BatchView&, int64_t /*window*/, int64_t /*ratio*/) {
+  }
   void cache_out(std::string_view, const CacheRows&, int64_t /*n_rows*/) {}
   void value(std::string_view, double) {}
 };
@@ -40,7 +41,8 @@ struct ByteCounter : OperandVisitor {
   void experts(std::string_view, std::span<const Matrix> e, int64_t n_tokens, int64_t k) {
     if (!e.empty()) weights += std::min(n_tokens * k, static_cast<int64_t>(e.size())) * e[0].bytes();
   }
-  void cache_in(std::string_view, const CacheRows& rows, const BatchView& batch, int64_t window, int64_t ratio) {
+  void cache_in(std::string_view, const CacheRows& rows, const BatchView& batch, int64_t window,
+                int64_t ratio) {
     for (int64_t s = 0; s < batch.n_sequences(); ++s) {
       const int64_t all = batch.total(s) / ratio;
       other += (window > 0 ? std::min(all, window + batch.new_tokens(s) - 1) : all) * rows.row_bytes;

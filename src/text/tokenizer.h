@@ -13,7 +13,14 @@
 
 namespace synod {
 
-enum class TokenKind : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+enum class TokenKind : uint8_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
 // What defines a tokenizer, whatever the file. Indexed by token id.
 struct TokenizerData {
@@ -59,7 +66,8 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Incremental decoding: push() returns only complete UTF-8, flush() the rest (U+FFFD for what never completed).
+// Incremental decoding: push() returns only complete UTF-8, flush() the rest (U+FFFD for what never
+// completed).
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool keep_special = false);

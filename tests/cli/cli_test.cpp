@@ -31,7 +31,7 @@ TEST(Cli, UsageErrorsExitWith2) {
            {"run", "-p", "x", "--backend", "abacus"},
            {"run", "-p", "x", "-n", "many"},
            {"run", "-p", "x", "-f", "/dev/null"},
-           {"run", "-p", ""  , "--raw", "-c", "1"},
+           {"run", "-p", "", "--raw", "-c", "1"},
            {"logits", "--ids", "1,b", "--out", "/tmp/never"},
            {"logits", "--ids", "1,99999999", "--out", "/tmp/never"},
            {"logits", "--ids", "1,-4", "--out", "/tmp/never"},
@@ -79,7 +79,8 @@ TEST(Cli, TheDeepSeekModelAnswersAndThinks) {
   const std::string model = kModels + "deepseek4-mini-q8_0.gguf";
   const ProcessResult r = synod_run({"run", model, "-q", "-p", "Quote Genesis 1:1."});
   EXPECT_EQ(r.out, "In the beginning God created the heaven and the earth.\n") << r.err;
-  const ProcessResult thinking = synod_run({"run", model, "--json", "--reasoning", "on", "-p", "Define heat."});
+  const ProcessResult thinking =
+      synod_run({"run", model, "--json", "--reasoning", "on", "-p", "Define heat."});
   ASSERT_EQ(thinking.code, 0) << thinking.err;
   const auto json = nlohmann::json::parse(thinking.out);
   EXPECT_FALSE(json["reasoning"].get<std::string>().empty());
@@ -98,8 +99,8 @@ TEST(Cli, GemmaThinksInAChannelOfItsOwn) {
 
 TEST(Cli, MaxTokensAndSeedsAreKept) {
   const auto run = [](const std::string& seed) {
-    return nlohmann::json::parse(synod_run({"run", "--json", "-p", "Define hope.", "-n", "8", "--temp", "2", "-s", seed,
-                                            "--ignore-eos"})
+    return nlohmann::json::parse(synod_run({"run", "--json", "-p", "Define hope.", "-n", "8", "--temp", "2",
+                                            "-s", seed, "--ignore-eos"})
                                      .out);
   };
   const auto a = run("1");
@@ -118,7 +119,8 @@ TEST(Cli, LogitsAreTheSameWhateverTheChunks) {
   std::string whole;
   for (const char* chunks : {"", "1", "7", "64,3"}) {
     const std::string out = (dir / "out.safetensors").string();
-    std::vector<std::string> arguments = {"logits", model, "--ids-file", (dir / "ids").string(), "--out", out, "--hidden"};
+    std::vector<std::string> arguments = {"logits", model, "--ids-file", (dir / "ids").string(),
+                                          "--out",  out,   "--hidden"};
     if (*chunks != 0) arguments.insert(arguments.end(), {"--chunks", chunks});
     const ProcessResult r = synod_run(arguments);
     ASSERT_EQ(r.code, 0) << r.err;
@@ -144,7 +146,8 @@ TEST(Cli, InspectPlansModelsAndBareConfigurations) {
   const auto json = nlohmann::json::parse(model.out);
   EXPECT_EQ(json["model"]["architecture"], "gemma4");
   EXPECT_GT(json["plan"]["total"].get<int64_t>(), json["plan"]["weights"].get<int64_t>());
-  for (const char* config : {"deepseek4-flash", "deepseek4-pro", "gemma4-26b-a4b", "gemma4-31b", "gemma4-e2b", "gemma4-e4b"}) {
+  for (const char* config :
+       {"deepseek4-flash", "deepseek4-pro", "gemma4-26b-a4b", "gemma4-31b", "gemma4-e2b", "gemma4-e4b"}) {
     const ProcessResult r = synod_run({"inspect", kData + "configs/" + config + ".json", "--type", "q4_k"});
     EXPECT_EQ(r.code, 0) << config << ": " << r.err;
     EXPECT_NE(r.out.find("memory plan"), std::string::npos);
@@ -179,8 +182,8 @@ TEST(Cli, TraceAndPlanAreWrittenAsJson) {
   const ProcessResult r =
       synod_run({"run", "-p", "Define hope.", "-n", "2", "--trace", trace, "--dump-plan", plan, "--ops"});
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_NO_THROW(static_cast<void>(nlohmann::json::parse(read_all(trace))));
-  EXPECT_NO_THROW(static_cast<void>(nlohmann::json::parse(read_all(plan))));
+  EXPECT_TRUE(nlohmann::json::accept(read_all(trace)));
+  EXPECT_TRUE(nlohmann::json::accept(read_all(plan)));
   EXPECT_NE(r.err.find("linear"), std::string::npos) << "table of ops";
 }
 

@@ -68,6 +68,14 @@ TEST(Sampler, IgnoresLogitsThatAreNotFiniteAndRefusesWhenNoneIs) {
   EXPECT_THROW(sampler.sample(std::vector<float>{-inf, NAN}), Error);
 }
 
+TEST(Sampler, NeverChoosesASuppressedId) {
+  SamplerOptions options{.suppress = {1, 2}};
+  EXPECT_FALSE(options.plain_greedy());
+  EXPECT_EQ(Sampler(options).sample(kLogits), 4);
+  options.temperature = 3.0F;
+  for (const auto& [id, count] : draw(options, 500)) EXPECT_TRUE(id != 1 && id != 2) << id;
+}
+
 TEST(Sampler, RefusesOptionsOutOfRange) {
   EXPECT_THROW(Sampler({.temperature = -1.0F}), Error);
   EXPECT_THROW(Sampler({.temperature = NAN}), Error);

@@ -18,7 +18,7 @@ DialogueFormat default_format(const Config& config) {
 std::unique_ptr<Model> load(const Checkpoint& checkpoint, const ModelOptions& options) {
   Config config = read_config(checkpoint);
   const std::vector<WeightSpec> specs = weight_specs(config);
-  Weights weights = Weights::bind(checkpoint, specs, dialects(&config));
+  Weights weights = Weights::bind(checkpoint, specs, dialects(config));
   const DialogueFormat format = format_of_template(checkpoint.chat_template(), default_format(config));
   return std::make_unique<Gemma4>(std::move(config), std::move(weights), options, model_name(checkpoint),
                                   format);
@@ -35,7 +35,7 @@ std::unique_ptr<Model> plan(const std::string& config_json, DType type, const Mo
 
 std::vector<WeightSpec> specs(const Checkpoint& checkpoint) { return weight_specs(read_config(checkpoint)); }
 
-DialectInfo any_dialects() { return dialects(nullptr); }
+DialectInfo dialects_of(const Checkpoint& checkpoint) { return dialects(read_config(checkpoint)); }
 
 std::unique_ptr<Dialogue> default_dialogue() { return make_dialogue({}); }
 
@@ -52,7 +52,7 @@ const Architecture& architecture() {
       .load = load,
       .plan = plan,
       .specs = specs,
-      .dialects = any_dialects,
+      .dialects = dialects_of,
       .write_metadata = write_metadata,
       .computed_tensors = computed_tensors,
       .dialogue = default_dialogue,

@@ -203,12 +203,12 @@ std::vector<WeightSpec> weight_specs(const Config& config) {
   return list.take();
 }
 
-DialectInfo dialects(const Config* config) {
+DialectInfo dialects(const Config& config) {
   DialectInfo info;
   info.names = {"GGUF", "Hugging Face (model.)", "Hugging Face (model.language_model.)",
                 "MLX (language_model.model.)"};
-  const bool tied = config == nullptr || config->tied_head;
-  const int64_t first_shared = config == nullptr ? 0 : config->n_layers() - config->n_kv_shared_layers;
+  const bool tied = config.tied_head;
+  const int64_t first_shared = config.n_layers() - config.n_kv_shared_layers;
   info.skip_reason = [tied, first_shared](std::string_view name) {
     return skip_reason(name, tied, first_shared);
   };

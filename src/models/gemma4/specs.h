@@ -10,8 +10,7 @@ namespace synod::gemma4 {
 
 std::vector<WeightSpec> weight_specs(const Config& config);
 
-// What may be left over in a file: other modalities, and tensors that no layer of `config` reads. Without a
-// configuration, any layer's keys and values count as shared and any head as tied.
-DialectInfo dialects(const Config* config);
+// What may be left over in a file: other modalities, and tensors that no layer of `config` reads.
+DialectInfo dialects(const Config& config);
 
 }  // namespace synod::gemma4
