@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <iterator>
 
 #include "base/log.h"
 #include "cli/verbs.h"
+#include "cpu/cpu_backend.h"
 #include "engine/memory_plan.h"
 #include "ops/expert_route.h"
 #include "ref/ref_backend.h"
@@ -32,10 +34,15 @@ std::filesystem::path model_path(const Options& options) {
 }
 
 std::unique_ptr<Backend> make_backend(const Options& options) {
-  if (options.backend != "auto" && options.backend != "ref") {
-    fail(Error::Kind::kUsage, "backend {}: not in this build; available: ref", options.backend);
+  if (options.backend == "ref") return std::make_unique<RefBackend>();
+  if (options.backend != "auto" && options.backend != "cpu") {
+    fail(Error::Kind::kUsage, "backend {}: not in this build; available: cpu, ref", options.backend);
   }
-  return std::make_unique<RefBackend>();
+  const char* isa = std::getenv("SYNOD_CPU_ISA");
+  return std::make_unique<CpuBackend>(std::make_unique<RefBackend>(),
+                                      CpuOptions{.n_threads = static_cast<int>(options.threads),
+                                                 .isa = isa == nullptr ? "" : isa,
+                                                 .moe_threshold = options.moe_threshold});
 }
 
 std::string read_prompt(const Options& options) {

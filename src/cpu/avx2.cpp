@@ -13,7 +13,8 @@
 namespace synod::cpu {
 namespace {
 
-// clang-format off: in order of use
+// In order of use.
+// clang-format off
 #include "cpu/isa/avx2/common.inl"
 #include "cpu/isa/avx2/blocks.inl"
 #include "cpu/isa/avx2/float.inl"

@@ -8,7 +8,6 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
-#include "cpu/scalar_blocks.h"
 #include "quant/blocks.h"
 
 #pragma GCC push_options
@@ -17,10 +16,10 @@
 namespace synod::cpu {
 namespace {
 
-// clang-format off: in order of use
+// In order of use.
+// clang-format off
 #include "cpu/isa/avx512/common.inl"
 #include "cpu/isa/avx512/types32.inl"
-#include "cpu/isa/avx512/types256.inl"
 #include "cpu/isa/avx512/drivers.inl"
 #include "cpu/isa/avx512/float.inl"
 #include "cpu/isa/avx512/prepare.inl"
@@ -55,18 +54,8 @@ JobKernel find_block(DType type) {
       return run<Blocks32<IQ4_NL>>;
     case DType::kMXFP4:
       return run<Blocks32<MXFP4>>;
-    case DType::kQ2_K:
-      return run<Blocks256<Q2_K>>;
-    case DType::kQ4_K:
-      return run<Blocks256<Q4_K>>;
-    case DType::kQ5_K:
-      return run<Blocks256<Q5_K>>;
-    case DType::kQ6_K:
-      return run<Blocks256<Q6_K>>;
-    case DType::kIQ2_XXS:
-      return run<Blocks256<IQ2_XXS>>;
     default:
-      return nullptr;
+      return find_avx512_super_blocks(type);
   }
 }
 

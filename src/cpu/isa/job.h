@@ -45,6 +45,8 @@ void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t 
 #if defined(__x86_64__)
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
+// Part of the AVX-512 table: kernels of the 256-value types, null for others.
+JobKernel find_avx512_super_blocks(DType type);
 #endif
 
 }  // namespace synod::cpu

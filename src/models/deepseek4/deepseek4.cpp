@@ -45,9 +45,7 @@ std::unique_ptr<Model> plan(const std::string& config_json, DType type, const Mo
 
 std::vector<WeightSpec> specs(const Checkpoint& checkpoint) { return weight_specs(Config::from(checkpoint)); }
 
-DialectInfo dialects(const Checkpoint& checkpoint) {
-  return dialect_info(Config::from(checkpoint).n_layers);
-}
+DialectInfo dialects(const Checkpoint& checkpoint) { return dialect_info(Config::from(checkpoint).n_layers); }
 
 void write_metadata(const Checkpoint& checkpoint, GgufMetadata& out) {
   write_config(Config::from(checkpoint), out);

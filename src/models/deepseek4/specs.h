@@ -12,7 +12,8 @@ namespace synod::deepseek4 {
 
 std::vector<WeightSpec> weight_specs(const Config& config);
 
-// Names of the dialects, and the tensors of draft blocks, which are skipped: GGUF blocks from `n_layers` on too.
+// Names of the dialects, and the tensors of draft blocks, which are skipped: GGUF blocks from `n_layers` on
+// too.
 DialectInfo dialect_info(int64_t n_layers);
 
 // Role of a layer's tensor: "blk.3.attn_q_a.weight".

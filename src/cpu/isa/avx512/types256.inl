@@ -310,176 +310,105 @@ struct IQ2_XXS {
   }
 };
 
-template <typename T>
-struct Blocks256 {
-  using Chunk = Chunk256;
-  static constexpr int kBytes = sizeof(typename T::Block);
-  static constexpr int kPerChunk = 1;
-  static constexpr int kTileFrom = T::kTileFrom;
-  static constexpr int kTileTokens = T::kTileTokens;
-  static constexpr int kGroups = 256 / T::kGroup;
-  static constexpr int kQuads = T::kGroup / 4;
+struct Q3_K {
+  using Block = BlockQ3_K;
+  static constexpr Scaling kScaling = Scaling::kMultiply;
+  static constexpr int kGroup = 16;
+  static constexpr int kMinPairs = 0;
+  static constexpr int kTileFrom = 7;
+  static constexpr int kTileTokens = 4;
+  // Codes are 0..7 for -4..3.
+  SYNOD_INLINE __m512i start(const Chunk256& x, int g) { return _mm512_srai_epi32(broadcast(x.n32 + g), 3); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& /*x*/) { return nullptr; }
 
-  SYNOD_INLINE __m512i pack16(__m512i low, __m512i high) {
-    return _mm512_mask_blend_epi16(0xaaaaaaaaU, low, _mm512_slli_epi32(high, 16));
+  // Bit `from` of every byte as bit 2.
+  SYNOD_INLINE __m512i third_bit(__m512i v, int from) {
+    return from < 2 ? _mm512_slli_epi32(v, static_cast<unsigned>(2 - from))
+                    : _mm512_srli_epi32(v, static_cast<unsigned>(from - 2));
   }
 
-  // sum += scales of a pair * (packed sums of codes - 8), and what the 8 took away.
-  SYNOD_INLINE __m512i add_pair(__m512i sum, __m512i low, __m512i high, __m512i scales, const int32_t* x8) {
-    sum = _mm512_dpwssd_epi32(sum, pack16(low, high), scales);
-    return _mm512_dpwssd_epi32(sum, scales, broadcast(x8));
-  }
-
-  SYNOD_INLINE __m512 add_block(__m512 acc, const Chunk256& x, __m512 d, __m512i sum) {
-    return _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(x.d)), _mm512_cvtepi32_ps(sum), acc);
-  }
-
-  template <int M>
-  SYNOD_INLINE void block(const Rows16& r, int /*b*/, const Chunk256* const (&x)[M], __m512 (&acc)[M],
-                          Prefetch& pf) {
-    Header head;
-    __m512i sum[M];
-    __m512i held[2][M];  // kPairs: sums of the groups that wait for their partner
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) sum[m] = _mm512_setzero_si512();
-    T::unpack(
-        r, head, pf, [&](int g, const __m512i(&w)[kQuads], __m512i scale) __attribute__((always_inline)) {
-          if constexpr (T::kScaling == Scaling::kFolded) {
-            dots(w, x, T::kGroup * g, sum);
-            return;
-          }
-          __m512i a[M];
-#pragma GCC unroll 16
-          for (int m = 0; m < M; ++m) a[m] = T::start(*x[m], g);
-          dots(w, x, T::kGroup * g, a);
-#pragma GCC unroll 16
-          for (int m = 0; m < M; ++m) {
-            if constexpr (T::kScaling == Scaling::kMultiply) {
-              sum[m] = _mm512_add_epi32(sum[m], _mm512_mullo_epi32(a[m], scale));
-            } else if (g % 4 < 2) {
-              held[g % 2][m] = a[m];
-            } else {
-              const int pair = g / 4 * 2 + g % 2;
-              sum[m] = add_pair(sum[m], held[g % 2][m], a[m], head.s[pair], x[m]->pair32x8 + pair);
-            }
-          }
-        });
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      acc[m] = add_block(acc[m], *x[m], head.d, sum[m]);
-      if constexpr (T::kMinPairs > 0) {
-        __m512i mins = _mm512_setzero_si512();
-#pragma GCC unroll 8
-        for (int i = 0; i < T::kMinPairs; ++i) {
-          mins = _mm512_dpwssd_epi32(mins, head.m[i], broadcast(T::min_sums(*x[m]) + i));
-        }
-        const __m512 dmin = _mm512_mul_ps(head.dmin, _mm512_set1_ps(x[m]->d));
-        acc[m] = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(mins), acc[m]);
-      }
+  // The six-bit scales as bytes, from the block's last 16 bytes: 2 of q, 12 of scales, d.
+  SYNOD_INLINE void scale_bytes(const __m512i (&end)[4], __m512i (&sc)[4]) {
+    __m512i s[3];
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; ++i) {
+      s[i] = _mm512_or_si512(_mm512_srli_epi32(end[i], 16), _mm512_slli_epi32(end[i + 1], 16));
     }
+    const __m512i two = bytes_of(0x30);
+    sc[0] = _mm512_or_si512(low_nibbles(s[0]), _mm512_and_si512(_mm512_slli_epi32(s[2], 4), two));
+    sc[1] = _mm512_or_si512(low_nibbles(s[1]), _mm512_and_si512(_mm512_slli_epi32(s[2], 2), two));
+    sc[2] = _mm512_or_si512(high_nibbles(s[0]), _mm512_and_si512(s[2], two));
+    sc[3] = _mm512_or_si512(high_nibbles(s[1]), _mm512_and_si512(_mm512_srli_epi32(s[2], 2), two));
   }
 
-  SYNOD_INLINE void fill(const Rows16& r, int /*b*/, int h, Tile& tile) {
-    Header head;
-    NoPrefetch pf;
-    T::unpack(
-        r, head, pf, [&](int g, const __m512i(&w)[kQuads], __m512i scale) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-          for (int i = 0; i < kQuads; ++i) tile.w[kQuads * g + i][h] = w[i];
-          if constexpr (T::kScaling == Scaling::kMultiply) tile.s[g][h] = scale;
-        });
-    if constexpr (T::kScaling == Scaling::kPairs) {
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    __m512i end[4];
+    __m512i sc[4];
+    __m512i high[8];
+    pf.template next<736>();
+    tr16(r.p + 94, r.stride, end);
+    scale_bytes(end, sc);
+    out.d = f16_high(end[3]);
+    tr16(r.p, r.stride, high);
+    tr16(r.p + 16, r.stride, high + 4);
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) {
+#pragma GCC unroll 2
+      for (int u = 0; u < 2; ++u) {
+        __m512i v[4];
+        pf.template next<256>();
+        tr16(r.p + 32 + 32 * n + 16 * u, r.stride, v);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) tile.s[i][h] = head.s[i];
-    }
-    if constexpr (T::kMinPairs > 0) {
-#pragma GCC unroll 8
-      for (int i = 0; i < T::kMinPairs; ++i) tile.t[i][h] = head.m[i];
-      tile.m[0][h] = head.dmin;
-    }
-    tile.d[0][h] = head.d;
-  }
-
-  // a[m][h] += codes of group g * token m.
-  template <int M>
-  SYNOD_INLINE void group_dots(const Tile& tile, int g, const Chunk256* const (&x)[M], __m512i (&a)[M][2]) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kQuads; ++i) {
-      const __m512i w0 = tile.w[kQuads * g + i][0];
-      const __m512i w1 = tile.w[kQuads * g + i][1];
-#pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        const __m512i q = broadcast(x[m]->q + T::kGroup * g + 4 * i);
-        a[m][0] = _mm512_dpbusd_epi32(a[m][0], w0, q);
-        a[m][1] = _mm512_dpbusd_epi32(a[m][1], w1, q);
-      }
-    }
-  }
-
-  template <int M>
-  SYNOD_INLINE void start_group(int g, const Chunk256* const (&x)[M], __m512i (&a)[M][2]) {
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) a[m][0] = a[m][1] = T::start(*x[m], g);
-  }
-
-  template <int M>
-  SYNOD_INLINE void scaled_sums(const Tile& tile, const Chunk256* const (&x)[M], __m512i (&sum)[M][2]) {
-    if constexpr (T::kScaling == Scaling::kFolded) {
-      for (int g = 0; g < kGroups; ++g) group_dots(tile, g, x, sum);
-    } else if constexpr (T::kScaling == Scaling::kMultiply) {
-      for (int g = 0; g < kGroups; ++g) {
-        __m512i a[M][2];
-        start_group(g, x, a);
-        group_dots(tile, g, x, a);
-#pragma GCC unroll 16
-        for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 2
-          for (int h = 0; h < 2; ++h) {
-            sum[m][h] = _mm512_add_epi32(sum[m][h], _mm512_mullo_epi32(a[m][h], tile.s[g][h]));
+        for (int t = 0; t < 4; ++t) {
+          __m512i w[4];
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) {
+            const __m512i shifted = _mm512_srli_epi32(v[i], static_cast<unsigned>(2 * t));
+            const __m512i low = _mm512_and_si512(shifted, bytes_of(3));
+            // low | (bit & 4)
+            w[i] = _mm512_ternarylogic_epi32(low, third_bit(high[4 * u + i], 4 * n + t), bytes_of(4), 0xf8);
           }
-        }
-      }
-    } else {
-      for (int pair = 0; pair < 4; ++pair) {
-        __m512i low[M][2];
-        __m512i high[M][2];
-        start_group(pair_low(pair), x, low);
-        group_dots(tile, pair_low(pair), x, low);
-        start_group(pair_high(pair), x, high);
-        group_dots(tile, pair_high(pair), x, high);
-#pragma GCC unroll 16
-        for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 2
-          for (int h = 0; h < 2; ++h) {
-            sum[m][h] = add_pair(sum[m][h], low[m][h], high[m][h], tile.s[pair][h], x[m]->pair32x8 + pair);
-          }
+          const int g = 8 * n + 2 * t + u;
+          emit(g, w, _mm512_sub_epi32(unsigned_byte(sc[g / 4], g % 4), _mm512_set1_epi32(32)));
         }
       }
     }
   }
+};
 
-  template <int M>
-  SYNOD_INLINE void micro(const Tile& tile, int /*n_blocks*/, const Chunk256* const (&x)[M], float* park) {
-    __m512i sum[M][2];
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) sum[m][0] = sum[m][1] = _mm512_setzero_si512();
-    scaled_sums(tile, x, sum);
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h) {
-        __m512 acc = add_block(_mm512_load_ps(park + 32 * m + 16 * h), *x[m], tile.d[0][h], sum[m][h]);
-        if constexpr (T::kMinPairs > 0) {
-          __m512i mins = _mm512_setzero_si512();
+struct IQ4_XS {
+  using Block = BlockIQ4_XS;
+  static constexpr Scaling kScaling = Scaling::kMultiply;
+  static constexpr int kGroup = 32;
+  static constexpr int kMinPairs = 0;
+  static constexpr int kTileFrom = 7;
+  static constexpr int kTileTokens = 4;
+  // Codes are level + 128.
+  SYNOD_INLINE __m512i start(const Chunk256& x, int g) { return _mm512_slli_epi32(broadcast(x.n8 + g), 4); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& /*x*/) { return nullptr; }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    const __m512i table = table16(kIq4Values, 128);
+    const __m512i first = gather(r, 0);  // d, two high bits per scale
+    const __m512i low = gather(r, 4);
+    const __m512i high = _mm512_srli_epi32(first, 16);
+    out.d = f16_low(first);
+    pf.template next<128>();
 #pragma GCC unroll 8
-          for (int i = 0; i < T::kMinPairs; ++i) {
-            mins = _mm512_dpwssd_epi32(mins, tile.t[i][h], broadcast(T::min_sums(*x[m]) + i));
-          }
-          const __m512 dmin = _mm512_mul_ps(tile.m[0][h], _mm512_set1_ps(x[m]->d));
-          acc = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(mins), acc);
-        }
-        _mm512_store_ps(park + 32 * m + 16 * h, acc);
-      }
+    for (int g = 0; g < 8; ++g) {
+      __m512i w[8];
+      pf.template next<256>();
+      nibbles32(r.p + 8 + 16 * g, r.stride, w);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) w[i] = look_up(table, w[i]);
+      const __m512i four = _mm512_srli_epi32(low, static_cast<unsigned>(4 * g));
+      const __m512i two = _mm512_srli_epi32(high, static_cast<unsigned>(2 * g));
+      const __m512i scale =
+          _mm512_or_si512(_mm512_and_si512(four, _mm512_set1_epi32(15)),
+                          _mm512_slli_epi32(_mm512_and_si512(two, _mm512_set1_epi32(3)), 4));
+      emit(g, w, _mm512_sub_epi32(scale, _mm512_set1_epi32(32)));
     }
   }
 };

@@ -1,24 +1,6 @@
 // Types with one scale per 32 values. `codes` gives w[i] = unsigned codes of values 4i..4i+3; `offset` is the
 // term that removes what made them unsigned.
 
-SYNOD_INLINE __m512i look_up(__m512i table, __m512i nibbles) { return _mm512_shuffle_epi8(table, nibbles); }
-
-SYNOD_INLINE __m512i table16(const int8_t (&values)[16], int offset) {
-  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
-  return _mm512_broadcast_i32x4(_mm_add_epi8(v, _mm_set1_epi8(static_cast<char>(offset))));
-}
-
-// 16 bytes at p: the low halves are values 0-15, the high halves 16-31.
-SYNOD_INLINE void nibbles32(const uint8_t* p, int64_t stride, __m512i (&w)[8]) {
-  __m512i v[4];
-  tr16(p, stride, v);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    w[i] = low_nibbles(v[i]);
-    w[i + 4] = high_nibbles(v[i]);
-  }
-}
-
 // Adds bit i of the dword h of each row as bit 4 of value i.
 SYNOD_INLINE void add_fifth_bits(__m512i h, __m512i (&w)[8]) {
 #pragma GCC unroll 8
