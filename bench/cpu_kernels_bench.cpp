@@ -2,6 +2,7 @@
 // operations per second for many tokens. Shapes are those of the models we run. Pin threads and quote the
 // machine with the numbers.
 #include <benchmark/benchmark.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cstring>
@@ -67,10 +68,19 @@ struct Problem {
   std::vector<const std::byte*> pointers;
 };
 
+// A scheduler may leave threads that live for milliseconds on the core that started them.
+void pin_to_core(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(core), &set);
+  sched_setaffinity(0, sizeof(set), &set);
+}
+
 // Runs all rows on `n_threads` threads, claimed in items of about 256 KiB of weights.
 void run_all(const Problem& p, int n_threads, int64_t rows_per_item) {
   std::atomic<int64_t> next{0};
-  const auto work = [&] {
+  const auto work = [&](int thread) {
+    if (n_threads > 1) pin_to_core(thread);
     const auto n_tokens = static_cast<int64_t>(p.pointers.size());
     const Buffer scratch = Buffer::host(scratch_bytes(n_tokens));
     std::vector<float> out(static_cast<size_t>(n_tokens * rows_per_item));
@@ -84,8 +94,8 @@ void run_all(const Problem& p, int n_threads, int64_t rows_per_item) {
     }
   };
   std::vector<std::thread> others;
-  for (int t = 1; t < n_threads; ++t) others.emplace_back(work);
-  work();
+  for (int t = 1; t < n_threads; ++t) others.emplace_back(work, t);
+  work(0);
   for (std::thread& t : others) t.join();
 }
 
