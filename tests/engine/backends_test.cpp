@@ -26,24 +26,27 @@ std::vector<std::filesystem::path> checkpoints() {
     folders.push_back(entry.path());
   // The large checkpoints are not part of the repository; they run where they lie beside it.
   const std::filesystem::path more = SYNOD_SOURCE_DIR "/../shared/fixtures/checkpoints";
-  for (const char* name : {"gemma4-moe-k256", "deepseek4-k256"}) {
+  for (const char* name : {"gemma4-moe-k256", "deepseek4-k256", "gemma4-mlx6", "gemma4-mlx8"}) {
     if (std::filesystem::exists(more / name)) folders.push_back(more / name);
   }
   std::ranges::sort(folders);
   return folders;
 }
 
-TEST(Backends, CpuGivesThePublishedLogitsOnEveryCheckpoint) {
+TEST(Backends, BothGiveThePublishedLogitsOnEveryCheckpoint) {
   for (const auto& folder : checkpoints()) {
     const Checkpoint checkpoint = Checkpoint::open(folder);
     const auto model = load_model(checkpoint, {});
     const Expected expected = load_expected(folder / "expected.safetensors");
-    const auto backend = cpu(2);
-    const Difference d = compare(run_model(*model, *backend, expected.ids, {}, true), expected);
-    print_difference("cpu " + folder.filename().string(), d);
-    EXPECT_LE(d.logits, 1e-3F) << folder;
-    EXPECT_LE(d.hidden, 1e-3F) << folder;
-    EXPECT_EQ(d.arg_max_mismatches, 0) << folder;
+    const auto fast = cpu(2);
+    RefBackend ref;
+    for (Backend* backend : {static_cast<Backend*>(&ref), static_cast<Backend*>(fast.get())}) {
+      const Difference d = compare(run_model(*model, *backend, expected.ids, {}, true), expected);
+      print_difference(std::string(backend->name()) + " " + folder.filename().string(), d);
+      EXPECT_LE(d.logits, 1e-3F) << folder;
+      EXPECT_LE(d.hidden, 1e-3F) << folder;
+      EXPECT_EQ(d.arg_max_mismatches, 0) << folder;
+    }
   }
 }
 
