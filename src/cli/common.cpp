@@ -93,7 +93,12 @@ LoadedModel load(const Options& options) {
   loaded.checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(model_path(options)));
   loaded.model = load_model(*loaded.checkpoint, options.model_options());
   const Model& model = *loaded.model;
-  const MemoryPlan plan = plan_memory(model, options.context_length, options.chunk);
+  // A context nobody asked for must not refuse a model that runs well with less: pages grow as they are
+  // needed.
+  constexpr int64_t kModestContext = 4096;
+  const int64_t context = options.context_length > 0 ? options.context_length
+                                                     : std::min(model.info().context_length, kModestContext);
+  const MemoryPlan plan = plan_memory(model, context, options.chunk);
   if (options.verbose) {
     log_info("{}: {} layers, vocabulary {}, weights as {}", model.info().architecture, model.info().n_layers,
              model.info().vocab_size, model.weights().dialect());
@@ -102,13 +107,7 @@ LoadedModel load(const Options& options) {
     log_info("backend: {}", loaded.backend->name());
     log_info("experts: {}", describe_routes(model, loaded.backend->name(), options));
   }
-  // A context nobody asked for must not refuse a model that runs well with less: pages grow as they are
-  // needed.
-  if (!options.force && options.context_length > 0) require_fits(plan, available_memory());
-  if (!options.force && options.context_length == 0) {
-    require_fits(plan_memory(model, std::min<int64_t>(model.info().context_length, 4096), options.chunk),
-                 available_memory());
-  }
+  if (!options.force) require_fits(plan, available_memory());
   return loaded;
 }
 
