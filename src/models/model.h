@@ -86,6 +86,9 @@ struct Architecture {
   std::unique_ptr<Dialogue> (*dialogue)();
 };
 
+// general.name of a GGUF file, else the name of the file or folder.
+std::string model_name(const Checkpoint& checkpoint);
+
 // Throws kBadFile naming the architecture found and those supported.
 const Architecture& find_architecture(const Checkpoint& checkpoint);
 std::span<const Architecture* const> architectures();

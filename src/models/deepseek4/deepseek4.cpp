@@ -13,17 +13,6 @@
 namespace synod::deepseek4 {
 namespace {
 
-constexpr std::string_view kNameKey = "general.name";
-
-std::string model_name(const Checkpoint& checkpoint) {
-  if (checkpoint.container() == Checkpoint::Container::kGguf) {
-    if (const auto name = checkpoint.gguf().find_string(kNameKey)) return *name;
-  }
-  const std::filesystem::path& path = checkpoint.path();
-  const std::string name = path.has_extension() ? path.stem().string() : path.filename().string();
-  return name.empty() ? path.parent_path().filename().string() : name;
-}
-
 std::unique_ptr<Model> load(const Checkpoint& checkpoint, const ModelOptions& options) {
   Config config = Config::from(checkpoint);
   Weights weights = Weights::bind(checkpoint, weight_specs(config), dialect_info(config.n_layers));
@@ -49,7 +38,7 @@ DialectInfo dialects(const Checkpoint& checkpoint) { return dialect_info(Config:
 
 void write_metadata(const Checkpoint& checkpoint, GgufMetadata& out) {
   write_config(Config::from(checkpoint), out);
-  out.set_string(std::string(kNameKey), model_name(checkpoint));
+  out.set_string("general.name", model_name(checkpoint));
 }
 
 // Rotation speeds follow from the keys.

@@ -67,17 +67,6 @@ void write_metadata(const Checkpoint& checkpoint, GgufMetadata& out) {
   write_config(read_config(checkpoint), out);
 }
 
-std::string model_name(const Checkpoint& checkpoint) {
-  if (checkpoint.container() == Checkpoint::Container::kGguf) {
-    if (auto name = checkpoint.gguf().find_string("general.name")) return *name;
-    return checkpoint.path().stem().string();
-  }
-  std::filesystem::path path = std::filesystem::absolute(checkpoint.path()).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // a trailing slash
-  return path.extension() == ".safetensors" ? path.parent_path().filename().string()
-                                            : path.filename().string();
-}
-
 std::vector<float> rope_freq_divisors(const Config& config) {
   std::vector<float> divisors = config.rope_divisors;
   for (float& divisor : divisors) {

@@ -8,8 +8,6 @@ namespace synod::gemma4 {
 
 void write_config(const Config& config, GgufMetadata& out);
 void write_metadata(const Checkpoint& checkpoint, GgufMetadata& out);
-// general.name, or the name of the file or folder.
-std::string model_name(const Checkpoint& checkpoint);
 
 // The values of rope_freqs.weight [full_head_dim / 2]: 1 for rotating pairs (or the scaling factor), 1e30
 // others.
