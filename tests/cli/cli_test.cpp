@@ -51,7 +51,7 @@ TEST(Cli, MissingModelsExitWith5) {
 }
 
 TEST(Cli, DamagedModelsExitWith3AndNameTheFile) {
-  const TempDir dir;
+  const test::TempFolder dir;
   const std::string whole = read_all(kModels + "gemma4-mini-q8_0.gguf");
   ASSERT_GT(whole.size(), 1000U);
   const std::vector<std::pair<std::string, std::string>> damaged = {
@@ -111,7 +111,7 @@ TEST(Cli, MaxTokensAndSeedsAreKept) {
 }
 
 TEST(Cli, LogitsAreTheSameWhateverTheChunks) {
-  const TempDir dir;
+  const test::TempFolder dir;
   const std::string model = kData + "checkpoints/deepseek4-tiny";
   std::string ids;
   for (int i = 0; i < 150; ++i) ids += std::to_string((i * 37 + 5) % 512) + " ";
@@ -161,7 +161,7 @@ TEST(Cli, RefusesAModelThatDoesNotFitWithTheNumbers) {
 }
 
 TEST(Cli, ConvertedCheckpointsGiveTheSameLogitsAndFilesAreNotOverwrittenUnasked) {
-  const TempDir dir;
+  const test::TempFolder dir;
   for (const char* name : {"gemma4-dense-tiny", "gemma4-mlx4", "gemma4-nvfp4", "deepseek4-official"}) {
     const std::string model = kData + "checkpoints/" + name;
     const std::string converted = (dir / (std::string(name) + ".gguf")).string();
@@ -177,7 +177,7 @@ TEST(Cli, ConvertedCheckpointsGiveTheSameLogitsAndFilesAreNotOverwrittenUnasked)
 }
 
 TEST(Cli, TraceAndPlanAreWrittenAsJson) {
-  const TempDir dir;
+  const test::TempFolder dir;
   const std::string trace = (dir / "trace.json").string(), plan = (dir / "plan.json").string();
   const ProcessResult r =
       synod_run({"run", "-p", "Define hope.", "-n", "2", "--trace", trace, "--dump-plan", plan, "--ops"});

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "temp_folder.h"
+
 namespace synod {
 
 struct ProcessResult {
@@ -27,26 +29,6 @@ inline std::string read_all(const std::filesystem::path& path) {
   return text.str();
 }
 
-// A folder that goes away with the test.
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "synod-test-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 inline std::string quoted(const std::string& word) {
   std::string out = "'";
   for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
@@ -55,7 +37,7 @@ inline std::string quoted(const std::string& word) {
 
 // `input` goes to the program's stdin.
 inline ProcessResult synod_run(const std::vector<std::string>& arguments, const std::string& input = "") {
-  const TempDir dir;
+  const test::TempFolder dir;
   std::ofstream(dir / "in", std::ios::binary) << input;
   std::string command = quoted(SYNOD_PROGRAM);
   for (const std::string& a : arguments) command += " " + quoted(a);

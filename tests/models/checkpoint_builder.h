@@ -14,28 +14,11 @@
 #include "base/half.h"
 #include "formats/checkpoint.h"
 #include "formats/safetensors.h"
+#include "temp_folder.h"
 
 namespace synod {
 
-class TempFolder {
- public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "synod_test_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
-
- private:
-  std::filesystem::path path_;
-};
+using test::TempFolder;
 
 class CheckpointBuilder {
  public:
