@@ -25,11 +25,13 @@ ALLOWED = {
     "kv": KV,
     "ref": L3,
     "cpu": L3,
+    "cuda": L3,
     "wrap": L3,
     "models": MODELS,
     "engine": ENGINE | {"engine"},
     "convert": MODELS | {"engine", "wrap"},
-    "cli": ENGINE | {"engine", "convert", "ref", "cpu"},
+    "server": ENGINE | {"engine"},
+    "cli": ENGINE | {"engine", "convert", "server", "ref", "cpu", "cuda"},
 }
 MAX_LINES = 800
 
