@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -19,10 +20,38 @@
 namespace synod::cpu {
 namespace {
 
+// The table that SYNOD_CPU_ISA names, or the best.
+const KernelTable& table() {
+  const char* pinned = std::getenv("SYNOD_CPU_ISA");
+  static const KernelTable& chosen = kernel_table(pinned == nullptr ? std::string_view() : pinned);
+  return chosen;
+}
+
 struct Shape {
   DType type;
   int64_t n_in;
   int64_t n_out;
+  Storage storage = Storage::kBlock;  // kPlain or kBlock: `type` decides
+  int bits = 0;                       // kMlxAffine
+
+  bool has_scales() const { return storage != Storage::kBlock; }
+  std::string title() const {
+    if (!has_scales()) return std::string(synod::name(type));
+    return fmt::format("{}{}", synod::name(storage), bits == 0 ? std::string() : std::to_string(bits));
+  }
+  int64_t code_bytes() const {
+    switch (storage) {
+      case Storage::kFp8Block:
+        return n_in;
+      case Storage::kMlxAffine:
+        return n_in * bits / 8;
+      case Storage::kNvFp4:
+      case Storage::kFp4:
+        return n_in / 2;
+      default:
+        return row_bytes(type, n_in);
+    }
+  }
 };
 
 // Random codes under small scales: which ones does not change the speed, but NaN and subnormals might.
@@ -40,7 +69,7 @@ void fill(DType type, std::byte* data, int64_t bytes) {
 
 struct Problem {
   Problem(const Shape& shape, int64_t copies, int64_t n_tokens) {
-    const int64_t row = row_bytes(shape.type, shape.n_in);
+    const int64_t row = shape.code_bytes();
     matrix.storage = is_block_type(shape.type) ? Storage::kBlock : Storage::kPlain;
     matrix.type = shape.type;
     matrix.n_in = shape.n_in;
@@ -49,6 +78,7 @@ struct Problem {
     weights = Buffer::host(row * matrix.n_out);
     fill(shape.type, weights.data(), weights.bytes());
     matrix.data = weights.data();
+    if (shape.has_scales()) set_scales(shape);
     const ActivationKind kind = activation_kind(matrix);
     const int64_t stride = record_bytes(kind, shape.n_in);
     records = Buffer::host(stride * n_tokens);
@@ -57,13 +87,45 @@ struct Problem {
     std::normal_distribution<float> normal;
     for (int64_t m = 0; m < n_tokens; ++m) {
       for (float& v : x) v = normal(rng);
-      kernel_table().prepare(kind, x.data(), shape.n_in, records.data() + m * stride);
+      table().prepare(kind, x.data(), shape.n_in, records.data() + m * stride);
       pointers.push_back(records.data() + m * stride);
     }
   }
 
+  // The bytes of the scales are not counted: a few per cent of the codes, an eighth for NVFP4.
+  void set_scales(const Shape& shape) {
+    matrix.storage = shape.storage;
+    matrix.type = DType::kU8;
+    matrix.bits = shape.bits;
+    switch (shape.storage) {
+      case Storage::kFp8Block:
+        matrix.group = matrix.tile_out = 128;
+        matrix.scale_type = DType::kF32;
+        break;
+      case Storage::kMlxAffine:
+        matrix.group = 64;
+        matrix.scale_type = DType::kBF16;
+        break;
+      case Storage::kNvFp4:
+        matrix.group = 16;
+        matrix.scale_type = DType::kF8E4M3;
+        matrix.global_scale = 3.0F;
+        matrix.global_divides = true;
+        break;
+      default:
+        matrix.group = 32;
+        matrix.scale_type = DType::kF8E8M0;
+    }
+    matrix.scale_stride = matrix.n_in / matrix.group * info(matrix.scale_type).block_bytes;
+    scales = Buffer::host(matrix.scale_stride * matrix.n_out);
+    fill(matrix.scale_type, scales.data(), scales.bytes());
+    matrix.scales = scales.data();
+    if (shape.storage == Storage::kMlxAffine) matrix.biases = scales.data();
+  }
+
   Matrix matrix;
   Buffer weights;
+  Buffer scales;
   Buffer records;
   std::vector<const std::byte*> pointers;
 };
@@ -89,8 +151,8 @@ void run_all(const Problem& p, int n_threads, int64_t rows_per_item) {
     for (;;) {
       const int64_t begin = next.fetch_add(rows_per_item);
       if (begin >= p.matrix.n_out) return;
-      kernel_table().rows(p.matrix, begin, std::min(begin + rows_per_item, p.matrix.n_out), p.pointers, rows,
-                          scratch.data());
+      table().rows(p.matrix, begin, std::min(begin + rows_per_item, p.matrix.n_out), p.pointers, rows,
+                   scratch.data());
     }
   };
   std::vector<std::thread> others;
@@ -106,7 +168,7 @@ int64_t item_rows(const Matrix& m) {
 
 // One token; weights larger than any cache, two threads.
 void decode_dram(benchmark::State& state, Shape shape, int64_t n_tokens) {
-  const int64_t matrix_bytes = row_bytes(shape.type, shape.n_in) * shape.n_out;
+  const int64_t matrix_bytes = shape.code_bytes() * shape.n_out;
   const Problem p(shape, (int64_t{1} << 29) / matrix_bytes + 1, n_tokens);
   for (auto _ : state) run_all(p, 2, item_rows(p.matrix));
   state.SetBytesProcessed(state.iterations() * p.weights.bytes());
@@ -114,7 +176,7 @@ void decode_dram(benchmark::State& state, Shape shape, int64_t n_tokens) {
 
 // One token; about 512 KiB of weights, one thread: the speed of the instructions alone.
 void decode_l2(benchmark::State& state, Shape shape, int64_t n_tokens) {
-  shape.n_out = std::max<int64_t>(16, (512 << 10) / row_bytes(shape.type, shape.n_in) / 16 * 16);
+  shape.n_out = std::max<int64_t>(16, (512 << 10) / shape.code_bytes() / 16 * 16);
   const Problem p(shape, 1, n_tokens);
   for (auto _ : state) run_all(p, 1, p.matrix.n_out);
   state.SetBytesProcessed(state.iterations() * p.weights.bytes());
@@ -133,18 +195,45 @@ void prepare(benchmark::State& state, ActivationKind kind) {
   constexpr int64_t kWidth = 2816;
   std::vector<float> x(kWidth, 0.5F);
   const Buffer record = Buffer::host(record_bytes(kind, kWidth));
-  for (auto _ : state) kernel_table().prepare(kind, x.data(), kWidth, record.data());
+  for (auto _ : state) table().prepare(kind, x.data(), kWidth, record.data());
 }
 
 void register_all() {
-  const std::vector<Shape> shapes = {
-      {DType::kQ8_0, 704, 2816},  {DType::kQ8_0, 4096, 2048},    {DType::kQ4_K, 2816, 4096},
-      {DType::kQ5_0, 2112, 2816}, {DType::kQ6_K, 2816, 2048},    {DType::kQ5_K, 2816, 4096},
-      {DType::kQ2_K, 2048, 4096}, {DType::kIQ2_XXS, 4096, 2048}, {DType::kMXFP4, 4096, 2048},
-      {DType::kQ4_0, 704, 2816},  {DType::kBF16, 2816, 2048},    {DType::kF16, 4096, 1024},
-      {DType::kF32, 2816, 128}};
+  const std::vector<Shape> shapes = {{DType::kQ8_0, 704, 2816},
+                                     {DType::kQ8_0, 4096, 2048},
+                                     {DType::kQ4_K, 2816, 4096},
+                                     {DType::kQ5_0, 2112, 2816},
+                                     {DType::kQ6_K, 2816, 2048},
+                                     {DType::kQ5_K, 2816, 4096},
+                                     {DType::kQ2_K, 2048, 4096},
+                                     {DType::kIQ2_XXS, 4096, 2048},
+                                     {DType::kMXFP4, 4096, 2048},
+                                     {DType::kQ4_0, 704, 2816},
+                                     {DType::kBF16, 2816, 2048},
+                                     {DType::kF16, 4096, 1024},
+                                     {DType::kF32, 2816, 128},
+                                     {DType::kQ3_K, 2816, 2048},
+                                     {DType::kIQ4_XS, 2816, 2048},
+                                     {DType::kIQ4_NL, 704, 2816},
+                                     {DType::kIQ2_XS, 4096, 2048},
+                                     {DType::kIQ2_S, 4096, 2048},
+                                     {DType::kIQ3_XXS, 4096, 2048},
+                                     {DType::kIQ3_S, 4096, 2048},
+                                     {DType::kIQ1_S, 4096, 2048},
+                                     {DType::kIQ1_M, 4096, 2048},
+                                     {DType::kTQ1_0, 4096, 2048},
+                                     {DType::kTQ2_0, 4096, 2048},
+                                     {DType::kNVFP4, 4096, 2048},
+                                     {DType::kU8, 4096, 2048, Storage::kFp8Block},
+                                     {DType::kU8, 4096, 2048, Storage::kNvFp4},
+                                     {DType::kU8, 4096, 2048, Storage::kFp4},
+                                     {DType::kU8, 4096, 2048, Storage::kMlxAffine, 3},
+                                     {DType::kU8, 4096, 2048, Storage::kMlxAffine, 4},
+                                     {DType::kU8, 4096, 2048, Storage::kMlxAffine, 5},
+                                     {DType::kU8, 4096, 2048, Storage::kMlxAffine, 6},
+                                     {DType::kU8, 4096, 2048, Storage::kMlxAffine, 8}};
   for (const Shape& s : shapes) {
-    const std::string base = fmt::format("{}/{}x{}/", name(s.type), s.n_in, s.n_out);
+    const std::string base = fmt::format("{}/{}x{}/", s.title(), s.n_in, s.n_out);
     // One thread: rates of CPU time, which other jobs on the machine disturb least.
     const auto add = [&](const std::string& what, auto function, int64_t n_tokens) {
       const std::string title = base + what + "/tokens:" + std::to_string(n_tokens);

@@ -16,8 +16,8 @@ namespace {
 // In order of use.
 // clang-format off
 #include "cpu/isa/avx2/common.inl"
-#include "cpu/isa/avx2/blocks.inl"
 #include "cpu/isa/avx2/float.inl"
+#include "cpu/isa/avx2/decode.inl"
 #include "cpu/isa/avx2/prepare.inl"
 // clang-format on
 
@@ -34,31 +34,19 @@ JobKernel find(const Matrix& matrix) {
     default:
       break;
   }
-  if (matrix.n_out < 8) return nullptr;
-  switch (matrix.type) {
-    case DType::kQ8_0:
-      return run<Q8_0>;
-    case DType::kQ5_0:
-      return run<Q5_0>;
-    case DType::kQ4_K:
-      return run<Q4_K>;
-    case DType::kQ6_K:
-      return run<Q6_K>;
-    default:
-      return nullptr;
-  }
+  return matrix.n_out < 8 ? nullptr : find_avx2_blocks(matrix.type);
 }
 
-constexpr Isa kIsa = {.find = find, .f32_rows = run_float<LoadF32>};
+constexpr Isa kIsa = {.find = find, .f32_rows = run_float<LoadF32>, .decoders = &kDecoders};
 
 void rows(const Matrix& matrix, int64_t row_begin, int64_t row_end, std::span<const std::byte* const> records,
-          std::span<float* const> out, std::byte* scratch) {
-  rows_with(kIsa, matrix, row_begin, row_end, records, out, scratch);
+          std::span<float* const> out, std::byte* scratch, const std::byte* next) {
+  rows_with(kIsa, matrix, row_begin, row_end, records, out, scratch, next);
 }
 
 }  // namespace
 
-constexpr KernelTable kAvx2Table = {.name = "avx2", .prepare = prepare, .rows = rows};
+constexpr KernelTable kAvx2Table = {.name = "avx2", .prepare = prepare, .run_rows = rows};
 
 }  // namespace synod::cpu
 

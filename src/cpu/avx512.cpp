@@ -22,6 +22,7 @@ namespace {
 #include "cpu/isa/avx512/types32.inl"
 #include "cpu/isa/avx512/drivers.inl"
 #include "cpu/isa/avx512/float.inl"
+#include "cpu/isa/avx512/decode.inl"
 #include "cpu/isa/avx512/prepare.inl"
 // clang-format on
 
@@ -66,16 +67,16 @@ JobKernel find(const Matrix& matrix) {
   return find_block(matrix.type);
 }
 
-constexpr Isa kIsa = {.find = find, .f32_rows = run_float<LoadF32>};
+constexpr Isa kIsa = {.find = find, .f32_rows = run_float<LoadF32>, .decoders = &kDecoders};
 
 void rows(const Matrix& matrix, int64_t row_begin, int64_t row_end, std::span<const std::byte* const> records,
-          std::span<float* const> out, std::byte* scratch) {
-  rows_with(kIsa, matrix, row_begin, row_end, records, out, scratch);
+          std::span<float* const> out, std::byte* scratch, const std::byte* next) {
+  rows_with(kIsa, matrix, row_begin, row_end, records, out, scratch, next);
 }
 
 }  // namespace
 
-constexpr KernelTable kAvx512Table = {.name = "avx512", .prepare = prepare, .rows = rows};
+constexpr KernelTable kAvx512Table = {.name = "avx512", .prepare = prepare, .run_rows = rows};
 
 }  // namespace synod::cpu
 

@@ -8,7 +8,6 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
-#include "cpu/scalar_blocks.h"
 #include "quant/blocks.h"
 
 #pragma GCC push_options
@@ -20,6 +19,7 @@ namespace {
 // In order of use.
 // clang-format off
 #include "cpu/isa/avx512/common.inl"
+#include "cpu/isa/avx512/scaling.inl"
 #include "cpu/isa/avx512/types256.inl"
 #include "cpu/isa/avx512/blocks256.inl"
 #include "cpu/isa/avx512/drivers.inl"
@@ -41,10 +41,12 @@ JobKernel find_avx512_super_blocks(DType type) {
       return run<Blocks256<Q5_K>>;
     case DType::kQ6_K:
       return run<Blocks256<Q6_K>>;
-    case DType::kIQ2_XXS:
-      return run<Blocks256<IQ2_XXS>>;
+    case DType::kTQ1_0:
+      return run<Blocks256<TQ1_0>>;
+    case DType::kTQ2_0:
+      return run<Blocks256<TQ2_0>>;
     default:
-      return nullptr;
+      return find_avx512_codebooks(type);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpu/ceilings.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
 #include "ops/backend.h"
@@ -36,6 +37,10 @@ class CpuBackend final : public Backend {
 
   std::string_view isa() const { return kernels_.name; }
   int n_threads() const { return pool_.n_threads(); }
+  // See cpu/ceilings.h.
+  cpu::Ceilings measure_ceilings(std::span<const std::span<const std::byte>> memory) {
+    return cpu::measure_ceilings(pool_, kernels_.name, memory);
+  }
 
 #define SYNOD_PRIMITIVE(Op) void run(const Op& op) override;
 #define SYNOD_FUSED(Op) void run(const Op& op) override;

@@ -98,7 +98,9 @@ struct GateUp {
   int64_t d_expert;
   int64_t call_tokens;
 
-  void run(const Item& item, const KernelTable& table, ThreadScratch& scratch) const {
+  // `next`: the item that this thread runs after this one, or null.
+  void run(const Item& item, const Item* next, const KernelTable& table, ThreadScratch& scratch) const {
+    const std::byte* next_rows = next == nullptr ? nullptr : rows_of(op.gate, *next);
     const ExpertSchedule::Group& group = schedule.groups[static_cast<size_t>(item.product)];
     const auto expert = static_cast<size_t>(group.expert);
     const int64_t rows = item.row_end - item.row_begin;
@@ -115,9 +117,9 @@ struct GateUp {
       const auto count = static_cast<size_t>(n);
       std::byte* kernel = scratch.for_kernel(n);
       table.rows(op.gate[expert], item.row_begin, item.row_end, {gate_records + first, count}, scratch.out,
-                 kernel);
+                 kernel, rows_of(op.up, item));
       table.rows(op.up[expert], item.row_begin, item.row_end, {up_records + first, count}, scratch.up_out,
-                 kernel);
+                 kernel, next_rows);
       for (int64_t m = 0; m < n; ++m) {
         float* gate = scratch.out[static_cast<size_t>(m)];
         vec.glu(gate, up + m * rows, rows, op.act == Glu::Act::kSilu ? Gate::kSilu : Gate::kGeluTanh,
@@ -127,6 +129,10 @@ struct GateUp {
   }
 
  private:
+  const std::byte* rows_of(std::span<const Matrix> experts, const Item& item) const {
+    const Matrix& m = experts[static_cast<size_t>(schedule.groups[static_cast<size_t>(item.product)].expert)];
+    return m.data + item.row_begin * m.row_stride;
+  }
   float weight_of(int64_t place) const {
     if (!op.round_hidden) return 1.0F;
     const int64_t slot = schedule.slots[static_cast<size_t>(place)], k = op.ids.dim(1);
@@ -248,8 +254,10 @@ void CpuBackend::run(const ExpertFfn& op) {
                              .n_tokens = group.size()});
   }
   cpu::cut_into_items(s.phase.parts, pool_.n_threads(), s.phase.items);
-  pool_.run(static_cast<int64_t>(s.phase.items.size()), [&](int64_t i, int thread) {
-    gate_up.run(s.phase.items[static_cast<size_t>(i)], kernels_, s.threads[static_cast<size_t>(thread)]);
+  pool_.run_ahead(static_cast<int64_t>(s.phase.items.size()), [&](int64_t i, int64_t next, int thread) {
+    gate_up.run(s.phase.items[static_cast<size_t>(i)],
+                next < 0 ? nullptr : &s.phase.items[static_cast<size_t>(next)], kernels_,
+                s.threads[static_cast<size_t>(thread)]);
   });
 
   const Tensor hidden =

@@ -10,7 +10,7 @@
 namespace synod::cpu {
 namespace {
 
-constexpr KernelTable kScalarTable = {.name = "scalar", .prepare = prepare_scalar, .rows = rows_scalar};
+constexpr KernelTable kScalarTable = {.name = "scalar", .prepare = prepare_scalar, .run_rows = rows_scalar};
 
 #if defined(__x86_64__)
 bool has_avx2() {
@@ -74,12 +74,18 @@ ActivationKind activation_kind(const Matrix& matrix) {
     case DType::kQ5_K:
     case DType::kQ6_K:
     case DType::kIQ4_XS:
-    case DType::kIQ2_XXS:
+    case DType::kTQ1_0:
+    case DType::kTQ2_0:
+      return ActivationKind::kBlocks256;
     case DType::kIQ2_XS:
     case DType::kIQ2_S:
     case DType::kIQ3_XXS:
     case DType::kIQ3_S:
-      return ActivationKind::kBlocks256;
+    case DType::kIQ1_S:
+    case DType::kIQ1_M:
+      return ActivationKind::kBlocks256By4;
+    case DType::kIQ2_XXS:
+      return ActivationKind::kBlocks256By8;
     default:
       return ActivationKind::kFloat;
   }
@@ -98,8 +104,78 @@ int64_t scratch_bytes(int64_t n_tokens) {
   return kTileBytes + panel * kTileRows * int64_t{sizeof(float)};
 }
 
+float fp4_scale(const Matrix& matrix, uint8_t code) {
+  if (matrix.storage == Storage::kBlock) return nvfp4_half_scale(code);
+  return matrix.storage == Storage::kNvFp4 ? kE4m3Values[code] : e8m0_scale(code);
+}
+
+Decoder find_decoder(const Decoders& isa, const Matrix& m) {
+  switch (m.storage) {
+    case Storage::kFp4:
+    case Storage::kNvFp4:
+      if (m.group % 16 != 0 || m.n_in % 16 != 0) return {};
+      return {.prepare = isa.fp4_table, .row = isa.fp4};
+    case Storage::kBlock:
+      if (m.type != DType::kNVFP4) return {};
+      return {.prepare = isa.fp4_table, .row = isa.nvfp4_block};
+    case Storage::kFp8Block:
+    case Storage::kMxFp8:
+      if (m.global_scale != 1.0F || !CodeRow::can_read(m.scale_type)) return {};
+      return {.row = isa.fp8};
+    case Storage::kMlxAffine:
+      if (m.global_scale != 1.0F || !CodeRow::can_read(m.scale_type)) return {};
+      if (m.group % 16 != 0 || m.n_in % 16 != 0) return {};
+      return {.row = isa.affine(m.bits)};
+    case Storage::kPlain:
+      break;
+  }
+  return {};
+}
+
+namespace {
+
+// Decodes a few rows at a time; the f32 kernel reads them from L1 for one token, from L2 for many.
+void decoded_rows(const Isa& isa, const Job& job, const Matrix& matrix, std::span<float* const> out) {
+  static_assert(Decoder::kTableBytes <= kTileBytes);
+  constexpr int64_t kMostRows = 8;
+  constexpr int64_t kOneTokenBytes = 32 * 1024;
+  const int64_t row_bytes = matrix.n_in * int64_t{sizeof(float)};
+  const int64_t rows =
+      job.n_tokens > 1 ? kMostRows
+                       : std::clamp(kOneTokenBytes / std::max<int64_t>(1, row_bytes), int64_t{1}, kMostRows);
+  const Decoder decoder = find_decoder(*isa.decoders, matrix);
+  if (decoder.row != nullptr && decoder.prepare != nullptr) decoder.prepare(matrix, job.scratch);
+  thread_local std::vector<float> decoded;
+  decoded.resize(static_cast<size_t>(rows * matrix.n_in));
+  std::vector<float*> shifted(out.begin(), out.end());
+  for (int64_t row = job.begin; row < job.end; row += rows) {
+    const int64_t n = std::min(rows, job.end - row);
+    for (int64_t i = 0; i < n; ++i) {
+      float* to = decoded.data() + i * matrix.n_in;
+      if (decoder.row != nullptr) {
+        decoder.row(matrix, row + i, job.scratch, to);
+      } else {
+        decode_row(matrix, row + i, to);
+      }
+    }
+    for (size_t m = 0; m < shifted.size(); ++m) shifted[m] = out[m] + (row - job.begin);
+    Job part = job;
+    part.data = reinterpret_cast<const uint8_t*>(decoded.data());
+    part.stride = row_bytes;
+    part.n_rows = n;
+    part.begin = 0;
+    part.end = n;
+    part.out = shifted.data();
+    part.next = nullptr;
+    isa.f32_rows(part);
+  }
+}
+
+}  // namespace
+
 void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t row_end,
-               std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch) {
+               std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch,
+               const std::byte* next) {
   SYNOD_ASSERT(row_begin >= 0 && row_begin <= row_end && row_end <= matrix.n_out);
   SYNOD_ASSERT(records.size() == out.size());
   if (row_begin == row_end || records.empty()) return;
@@ -112,7 +188,8 @@ void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t 
           .x = records.data(),
           .out = out.data(),
           .n_tokens = static_cast<int64_t>(records.size()),
-          .scratch = scratch};
+          .scratch = scratch,
+          .next = reinterpret_cast<const uint8_t*>(next)};
   constexpr int64_t kMaxStride =
       (int64_t{1} << 31) / 16 - 1;  // kernels gather with 32-bit offsets of 16 rows
   if (job.stride >= 0 && job.stride <= kMaxStride) {
@@ -122,27 +199,10 @@ void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t 
     }
   }
   if (activation_kind(matrix) != ActivationKind::kFloat) {
-    rows_scalar(matrix, row_begin, row_end, records, out, scratch);
+    rows_scalar(matrix, row_begin, row_end, records, out, scratch, next);
     return;
   }
-  // Decode a few rows at a time; the f32 kernel reads them from L2 for every token.
-  constexpr int64_t kRows = 8;
-  thread_local std::vector<float> decoded;
-  decoded.resize(static_cast<size_t>(kRows * matrix.n_in));
-  std::vector<float*> shifted(out.begin(), out.end());
-  for (int64_t row = row_begin; row < row_end; row += kRows) {
-    const int64_t n = std::min(kRows, row_end - row);
-    for (int64_t i = 0; i < n; ++i) decode_row(matrix, row + i, decoded.data() + i * matrix.n_in);
-    for (size_t m = 0; m < shifted.size(); ++m) shifted[m] = out[m] + (row - row_begin);
-    Job part = job;
-    part.data = reinterpret_cast<const uint8_t*>(decoded.data());
-    part.stride = matrix.n_in * int64_t{sizeof(float)};
-    part.n_rows = n;
-    part.begin = 0;
-    part.end = n;
-    part.out = shifted.data();
-    isa.f32_rows(part);
-  }
+  decoded_rows(isa, job, matrix, out);
 }
 
 }  // namespace synod::cpu

@@ -2,16 +2,20 @@
 //
 // Contract of a sum (the same in every instruction set, for one token and for many; design: order of
 // summation). Block types: activations are quantized per 256 values (super-block types) or per 32 (32-value
-// types): q in
-// [-127, 127], nearest even, dx = amax / 127. For one output, blocks ascending, one f32 chain from +0:
-//   super-block types  acc = fma(rn(d * dx), float(I), acc), then acc = fma(-rn(dmin * dx), float(J), acc)
-//   for types
-//                      with mins; I = sum S w q and J = sum M q are exact integers
+// types): q in [-127, 127], nearest even, dx = amax / 127. For one output, blocks ascending, one f32 chain
+// from +0:
+//   super-block types  acc = fma(rn(d * dx), float(I), acc), then for types with mins
+//                      acc = fma(-rn(dmin * dx), float(J), acc); I = sum S w q and J = sum M q are exact
+//                      integers
+//   codebook types     as super-block types with integer weights: the scale (2 s + 1) is S, the power of two
+//                      that the format divides by goes into d (exactly). IQ2_*: d / 8, IQ3_XXS: d / 4; IQ1_*:
+//                      w = 8 * coordinate +- 1 and d / 8
+//   ternary types      w in {-1, 0, 1}, S = 1
 //   32-value types     acc = fma(rn(d * dx), float(I), acc), then fma(rn(m * dx), float(sum q), acc) where
-//   there is m
-// Types without block sums of that form (plain values, FP8, MLX, NVFP4, remaining IQ and TQ types) use float
-// sums: weights as decode_row gives them, 32 lanes over k (lane j takes k = j mod 32) by fma, then a fixed
-// pairwise tree.
+//                      there is m
+// Types without block sums of that form (plain values, FP8, FP4, MLX, NVFP4, Q1_0, Q2_0, blocks under a
+// matrix factor) use float sums: weights as decode_row gives them, 32 lanes over k (lane j takes k = j mod
+// 32) by fma, then a fixed pairwise tree.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +32,10 @@ enum class ActivationKind : uint8_t {
   kFloat,      // f32 as they are
   kBlocks32,   // one scale per 32 values
   kBlocks256,  // one scale per 256 values
+  // As kBlocks256, stored transposed: a dword holds the same coordinate of four neighbouring codebook
+  // entries, which is how an expanded entry meets it without a shuffle.
+  kBlocks256By4,  // every 16 values as a 4 x 4 matrix (entries of 4 values)
+  kBlocks256By8,  // every 32 values as a 4 x 8 matrix (entries of 8 values)
 };
 ActivationKind activation_kind(const Matrix& matrix);
 
@@ -43,9 +51,17 @@ struct KernelTable {
 
   // out[m][r - row_begin] = row r of the matrix times token m, for r in [row_begin, row_end), m in [0,
   // n_tokens). Picks the one-row kernel or the tile kernel by n_tokens; both give the same bits. `scratch` is
-  // per thread, scratch_bytes(n_tokens) long, 64-byte aligned.
-  void (*rows)(const Matrix& matrix, int64_t row_begin, int64_t row_end,
-               std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch);
+  // per thread, scratch_bytes(n_tokens) long, 64-byte aligned. `next`: stored rows that this thread will read
+  // next, or null; kernels bring their first bytes into the cache while they finish.
+  void rows(const Matrix& matrix, int64_t row_begin, int64_t row_end,
+            std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch,
+            const std::byte* next = nullptr) const {
+    run_rows(matrix, row_begin, row_end, records, out, scratch, next);
+  }
+
+  void (*run_rows)(const Matrix& matrix, int64_t row_begin, int64_t row_end,
+                   std::span<const std::byte* const> records, std::span<float* const> out, std::byte* scratch,
+                   const std::byte* next);
 };
 
 int64_t scratch_bytes(int64_t n_tokens);

@@ -73,16 +73,21 @@ void ProductPhase::run(Pool& pool, const KernelTable& table, std::span<ThreadScr
                      .n_tokens = p.n_tokens});
   }
   cut_into_items(parts, pool.n_threads(), items);
-  pool.run(static_cast<int64_t>(items.size()), [&](int64_t i, int thread) {
+  const auto rows_of = [&](const Item& item) {
+    const Matrix& weight = products[static_cast<size_t>(item.product)].weight;
+    return weight.data + item.row_begin * weight.row_stride;
+  };
+  pool.run_ahead(static_cast<int64_t>(items.size()), [&](int64_t i, int64_t next, int thread) {
     const Item& item = items[static_cast<size_t>(i)];
     const Product& p = products[static_cast<size_t>(item.product)];
+    const std::byte* next_rows = next < 0 ? nullptr : rows_of(items[static_cast<size_t>(next)]);
     ThreadScratch& scratch = threads[static_cast<size_t>(thread)];
     for (int64_t t = item.token_begin; t < item.token_end; t += p.call_tokens) {
       const int64_t n = std::min(p.call_tokens, item.token_end - t);
       scratch.out.resize(static_cast<size_t>(n));
       for (int64_t m = 0; m < n; ++m) scratch.out[static_cast<size_t>(m)] = p.outputs[t + m] + item.row_begin;
       table.rows(p.weight, item.row_begin, item.row_end, {p.records + t, static_cast<size_t>(n)}, scratch.out,
-                 scratch.for_kernel(n));
+                 scratch.for_kernel(n), next_rows);
     }
   });
 }

@@ -13,36 +13,48 @@
 namespace synod {
 namespace {
 
-constexpr int64_t kBlock = 512;    // inputs per f32 sum
-constexpr int64_t kTokenTile = 8;  // tokens that share a load of `fn`
+constexpr int64_t kBlock = 512;       // inputs per f32 sum
+constexpr int64_t kTokenTile = 8;     // tokens that share a load of `fn`
+constexpr int64_t kStreamedRows = 2;  // rows of `fn` that one item reads side by side
 constexpr double kElementUs = 0.15e-3;
+constexpr double kStreamUs = 0.3e-3;  // per f32 value read from memory
 
 double sigmoid(double z) { return 1.0 / (1.0 + std::exp(-z)); }
 
-// Rows of a matrix as f32: where they lie, or decoded.
+// Rows of a matrix, read as f32 piece by piece: where they lie, or converted into the reader's buffer. Rows
+// of other types are decoded as a whole first.
 class FloatRows {
  public:
-  explicit FloatRows(const Matrix& m) {
-    const bool direct = m.storage == Storage::kPlain && m.type == DType::kF32 && m.global_scale == 1.0F;
-    if (!direct) decoded_.resize(static_cast<size_t>(m.n_out * m.n_in));
-    for (int64_t r = 0; r < m.n_out; ++r) {
-      float* row = decoded_.data() + (direct ? 0 : r * m.n_in);
-      if (!direct) decode_row(m, r, row);
-      rows_.push_back(direct ? reinterpret_cast<const float*>(m.data + r * m.row_stride) : row);
-    }
+  FloatRows(const Matrix& m, const cpu::VecTable& vec) : m_(m), vec_(vec), type_(m.type) {
+    const bool plain = m.storage == Storage::kPlain && m.global_scale == 1.0F;
+    if (plain && (type_ == DType::kF32 || type_ == DType::kF16 || type_ == DType::kBF16)) return;
+    type_ = DType::kF32;
+    decoded_.resize(static_cast<size_t>(m.n_out * m.n_in));
+    for (int64_t r = 0; r < m.n_out; ++r) decode_row(m, r, decoded_.data() + r * m.n_in);
   }
-  const float* const* data() const { return rows_.data(); }
+
+  // Values [at, at + n) of row `r`; `buffer` has room for n.
+  const float* read(int64_t r, int64_t at, int64_t n, float* buffer) const {
+    if (!decoded_.empty()) return decoded_.data() + r * m_.n_in + at;
+    const std::byte* row = m_.data + r * m_.row_stride;
+    if (type_ == DType::kF32) return reinterpret_cast<const float*>(row) + at;
+    const auto convert = type_ == DType::kF16 ? vec_.from_f16 : vec_.from_bf16;
+    convert(reinterpret_cast<const uint16_t*>(row) + at, n, buffer);
+    return buffer;
+  }
 
  private:
+  const Matrix& m_;
+  const cpu::VecTable& vec_;
+  DType type_;
   std::vector<float> decoded_;
-  std::vector<const float*> rows_;
 };
 
 // fn * flat(x) * rsqrt(mean(x^2) + norm_eps): [n_tokens, fn.n_out]
 std::vector<double> mixes(cpu::Pool& pool, const cpu::VecTable& vec, const Tensor& x, const Matrix& fn,
                           float norm_eps) {
   const int64_t n_tokens = x.dim(0), n_streams = x.dim(1), d = x.dim(2), n_out = fn.n_out, n_in = fn.n_in;
-  const FloatRows rows(fn);
+  const FloatRows rows(fn, vec);
   std::vector<const float*> inputs;
   std::vector<float> flat;  // only where the streams of a token are not one run of memory
   if (!x.is_contiguous()) flat.resize(static_cast<size_t>(n_tokens * n_in));
@@ -60,19 +72,32 @@ std::vector<double> mixes(cpu::Pool& pool, const cpu::VecTable& vec, const Tenso
   const int64_t n_blocks = (n_in + kBlock - 1) / kBlock, width = n_out + 1;
   const int64_t n_tiles = (n_tokens + kTokenTile - 1) / kTokenTile;
   std::vector<float> sums(static_cast<size_t>(n_tokens * n_blocks * width));
-  const double work_us = static_cast<double>(n_tokens * n_in * n_out) * kElementUs / 4;
-  cpu::for_items(pool, n_tiles * n_blocks, work_us, [&](int64_t item) {
-    const int64_t block = item / n_tiles, first = item % n_tiles * kTokenTile, at = block * kBlock;
-    const int64_t n = std::min(kBlock, n_in - at), tokens = std::min(kTokenTile, n_tokens - first);
+  // Few tokens: an item streams whole rows of `fn`, which come from memory. Many tokens: an item keeps a
+  // block of all rows in the cache for its tokens. The sums are the same.
+  const int64_t group = n_tiles == 1 ? kStreamedRows : n_out;
+  const int64_t n_groups = (n_out + group - 1) / group, step = n_tiles == 1 ? n_blocks : 1;
+  const double work_us = static_cast<double>(n_tokens * n_in * n_out) * kElementUs / 4 +
+                         static_cast<double>(n_in * n_out) * kStreamUs;
+  cpu::for_items(pool, n_groups * n_tiles * (n_blocks / step), work_us, [&](int64_t item) {
+    const int64_t first_row = item % n_groups * group, n_rows = std::min(group, n_out - first_row);
+    const int64_t first = item / n_groups % n_tiles * kTokenTile;
+    const int64_t tokens = std::min(kTokenTile, n_tokens - first);
+    const int64_t first_block = item / n_groups / n_tiles * step;
     std::array<const float*, kTokenTile> q{};
-    std::vector<const float*> keys(static_cast<size_t>(n_out));
-    for (int64_t r = 0; r < n_out; ++r) keys[static_cast<size_t>(r)] = rows.data()[r] + at;
-    float* out = sums.data() + (first * n_blocks + block) * width;
-    for (int64_t t = 0; t < tokens; ++t) {
-      q[static_cast<size_t>(t)] = inputs[static_cast<size_t>(first + t)] + at;
-      out[t * n_blocks * width + n_out] = vec.sum_squares(q[static_cast<size_t>(t)], n);
+    std::vector<const float*> keys(static_cast<size_t>(n_rows));
+    std::vector<float> converted(static_cast<size_t>(n_rows * kBlock));
+    for (int64_t block = first_block; block < first_block + step; ++block) {
+      const int64_t at = block * kBlock, n = std::min(kBlock, n_in - at);
+      for (int64_t r = 0; r < n_rows; ++r) {
+        keys[static_cast<size_t>(r)] = rows.read(first_row + r, at, n, converted.data() + r * kBlock);
+      }
+      float* out = sums.data() + (first * n_blocks + block) * width;
+      for (int64_t t = 0; t < tokens; ++t) {
+        q[static_cast<size_t>(t)] = inputs[static_cast<size_t>(first + t)] + at;
+        if (first_row == 0) out[t * n_blocks * width + n_out] = vec.sum_squares(q[static_cast<size_t>(t)], n);
+      }
+      vec.dots(q.data(), tokens, keys.data(), n_rows, n, 1.0F, out + first_row, n_blocks * width);
     }
-    vec.dots(q.data(), tokens, keys.data(), n_out, n, 1.0F, out, n_blocks * width);
   });
   std::vector<double> mix(static_cast<size_t>(n_tokens * n_out));
   std::vector<double> total(static_cast<size_t>(width));

@@ -129,6 +129,7 @@ struct Pool::Impl {
   // Written by the caller before `left`.
   alignas(64) Phase phase;
   int64_t n_items = 0;
+  bool ahead = false;  // claim the next item before starting one
 
   // Sleeping. A sleeper announces itself and then looks again; a waker publishes and then looks for sleepers:
   // with sequentially consistent order one of them sees the other.
@@ -141,10 +142,14 @@ struct Pool::Impl {
   std::vector<std::thread> workers;
 
   void claim_items(int thread) noexcept {
+    const auto claim = [&] { return left.fetch_sub(1, std::memory_order_acquire); };
     int64_t mine = 0, total = 0;
-    for (int64_t old; (old = left.fetch_sub(1, std::memory_order_acquire)) > 0; ++mine) {
+    for (int64_t old = claim(); old > 0; ++mine) {
       total = n_items;
-      phase.invoke(phase.context, total - old, thread);
+      const bool claim_ahead = ahead;  // the phase may change once the last item is reported
+      const int64_t next = claim_ahead ? claim() : 0;
+      phase.invoke(phase.context, total - old, next > 0 ? total - next : -1, thread);
+      old = claim_ahead ? next : claim();
     }
     if (mine == 0) return;
     if (done.fetch_add(mine) + mine == total && caller_sleeps.load()) {
@@ -170,9 +175,10 @@ struct Pool::Impl {
     }
   }
 
-  void publish(int64_t n, const Phase& next) {
+  void publish(int64_t n, const Phase& next, bool claim_ahead) {
     phase = next;
     n_items = n;
+    ahead = claim_ahead;
     done.store(0, std::memory_order_relaxed);
     left.store(n, std::memory_order_release);
     ++epoch;
@@ -212,12 +218,14 @@ Pool::~Pool() {
 
 int Pool::n_threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
 
-void Pool::run_phase(int64_t n_items, const Phase& phase) {
+void Pool::run_phase(int64_t n_items, const Phase& phase, bool ahead) {
   if (impl_->workers.empty() || n_items <= 1) {
-    for (int64_t item = 0; item < n_items; ++item) phase.invoke(phase.context, item, 0);
+    for (int64_t item = 0; item < n_items; ++item) {
+      phase.invoke(phase.context, item, item + 1 < n_items ? item + 1 : -1, 0);
+    }
     return;
   }
-  impl_->publish(n_items, phase);
+  impl_->publish(n_items, phase, ahead);
   impl_->claim_items(0);
   impl_->wait_until_done(n_items);
 }

@@ -29,17 +29,28 @@ class Pool {
   // it. A body must not throw: the process would end.
   template <typename Body>
   void run(int64_t n_items, const Body& body) {
-    run_phase(n_items, {&body, [](const void* context, int64_t item, int thread) noexcept {
-                          (*static_cast<const Body*>(context))(item, thread);
-                        }});
+    run_phase(n_items,
+              {&body, [](const void* context, int64_t item, int64_t,
+                         int thread) noexcept { (*static_cast<const Body*>(context))(item, thread); }},
+              false);
+  }
+
+  // The same, but a thread claims its next item before it starts the current one: body(item, next, thread),
+  // next = -1 when there is none. For many short items that stream memory: the body can fetch ahead.
+  template <typename Body>
+  void run_ahead(int64_t n_items, const Body& body) {
+    run_phase(n_items,
+              {&body, [](const void* context, int64_t item, int64_t next,
+                         int thread) noexcept { (*static_cast<const Body*>(context))(item, next, thread); }},
+              true);
   }
 
  private:
   struct Phase {
     const void* context = nullptr;
-    void (*invoke)(const void* context, int64_t item, int thread) noexcept = nullptr;
+    void (*invoke)(const void* context, int64_t item, int64_t next, int thread) noexcept = nullptr;
   };
-  void run_phase(int64_t n_items, const Phase& phase);
+  void run_phase(int64_t n_items, const Phase& phase, bool ahead);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -41,19 +41,22 @@ void prepare_chunk(const float* x, int64_t n, Chunk32& c) {
   }
 }
 
-void prepare_chunk(const float* x, int64_t n, Chunk256& c) {
+void prepare_chunk(ActivationKind kind, const float* x, int64_t n, Chunk256& c) {
   std::memset(&c, 0, sizeof(c));
-  c.d = quantize(x, n, c.q);
+  int8_t q[kChunkValues] = {};
+  c.d = quantize(x, n, q);
   int32_t sum16[16];
-  for (int g = 0; g < 16; ++g) sum16[g] = sum_of(c.q + 16 * g, 16);
+  for (int g = 0; g < 16; ++g) sum16[g] = sum_of(q + 16 * g, 16);
   set_sums(sum16, c);
+  for (int i = 0; i < kChunkValues; ++i) c.q[position_of(kind, i)] = q[i];
 }
 
-template <typename Chunk>
-void prepare_chunks(const float* x, int64_t k, std::byte* record) {
+// Calls prepare(first value, number of values, chunk) for the chunks of a record.
+template <typename Chunk, typename Prepare>
+void for_chunks(const float* x, int64_t k, std::byte* record, Prepare prepare) {
   auto* chunks = reinterpret_cast<Chunk*>(record);
   for (int64_t c = 0; c < n_chunks(k); ++c) {
-    prepare_chunk(x + c * kChunkValues, std::min<int64_t>(kChunkValues, k - c * kChunkValues), chunks[c]);
+    prepare(x + c * kChunkValues, std::min<int64_t>(kChunkValues, k - c * kChunkValues), chunks[c]);
   }
 }
 
@@ -82,8 +85,8 @@ void add_block32(const Block& block, int64_t b, std::span<const std::byte* const
 }
 
 template <typename Block>
-void add_block256(const Block& block, int64_t b, std::span<const std::byte* const> records,
-                  Accumulators& acc) {
+void add_block256(const Block& block, ActivationKind kind, int64_t b,
+                  std::span<const std::byte* const> records, Accumulators& acc) {
   const Unpacked256 w = unpack(block);
   for (size_t m = 0; m < records.size(); ++m) {
     const Chunk256& x = reinterpret_cast<const Chunk256*>(records[m])[b];
@@ -91,7 +94,7 @@ void add_block256(const Block& block, int64_t b, std::span<const std::byte* cons
     int32_t mins = 0;
     for (int g = 0; g < 16; ++g) {
       int32_t sum = 0;
-      for (int i = 16 * g; i < 16 * g + 16; ++i) sum += w.code[i] * x.q[i];
+      for (int i = 16 * g; i < 16 * g + 16; ++i) sum += w.code[i] * x.q[position_of(kind, i)];
       scaled += w.scale[g] * sum;
       if (w.has_min) mins += w.min[g] * sum_of(x.q + 16 * g, 16);
     }
@@ -110,7 +113,7 @@ void block_row(const Matrix& matrix, int64_t row, std::span<const std::byte* con
     if constexpr (Block::kSize == 32) {
       add_block32(block, b, records, acc);
     } else {
-      add_block256(block, b, records, acc);
+      add_block256(block, activation_kind(matrix), b, records, acc);
     }
   }
 }
@@ -175,6 +178,14 @@ RowKernel row_kernel(const Matrix& matrix) {
       return block_row<BlockIQ3_XXS>;
     case DType::kIQ3_S:
       return block_row<BlockIQ3_S>;
+    case DType::kIQ1_S:
+      return block_row<BlockIQ1_S>;
+    case DType::kIQ1_M:
+      return block_row<BlockIQ1_M>;
+    case DType::kTQ1_0:
+      return block_row<BlockTQ1_0>;
+    case DType::kTQ2_0:
+      return block_row<BlockTQ2_0>;
     default:
       return float_row;
   }
@@ -188,17 +199,22 @@ void prepare_scalar(ActivationKind kind, const float* x, int64_t k, std::byte* r
       std::memcpy(record, x, static_cast<size_t>(k) * sizeof(float));
       break;
     case ActivationKind::kBlocks32:
-      prepare_chunks<Chunk32>(x, k, record);
+      for_chunks<Chunk32>(x, k, record,
+                          [](const float* from, int64_t n, Chunk32& c) { prepare_chunk(from, n, c); });
       break;
     case ActivationKind::kBlocks256:
-      prepare_chunks<Chunk256>(x, k, record);
+    case ActivationKind::kBlocks256By4:
+    case ActivationKind::kBlocks256By8:
+      for_chunks<Chunk256>(x, k, record, [kind](const float* from, int64_t n, Chunk256& c) {
+        prepare_chunk(kind, from, n, c);
+      });
       break;
   }
 }
 
 void rows_scalar(const Matrix& matrix, int64_t row_begin, int64_t row_end,
                  std::span<const std::byte* const> records, std::span<float* const> out,
-                 std::byte* /*scratch*/) {
+                 std::byte* /*scratch*/, const std::byte* /*next*/) {
   SYNOD_ASSERT(row_begin >= 0 && row_begin <= row_end && row_end <= matrix.n_out);
   SYNOD_ASSERT(records.size() == out.size());
   const RowKernel kernel = row_kernel(matrix);

@@ -1,5 +1,6 @@
 #include "cpu/scalar_blocks.h"
 
+#include <array>
 #include <cstring>
 
 #include "base/half.h"
@@ -55,6 +56,11 @@ void set_signed(Entry entry, uint32_t signs, int32_t* code) {
     const auto value = static_cast<int32_t>(entry >> (8 * j) & 0xffU);
     code[j] = (signs >> j & 1U) != 0 ? -value : value;
   }
+}
+
+// code[j] = 8 * coordinate j + delta
+void set_shifted(uint64_t entry, int32_t delta, int32_t* code) {
+  for (int j = 0; j < 8; ++j) code[j] = 8 * static_cast<int8_t>(entry >> (8 * j)) + delta;
 }
 
 int32_t odd_scale(uint32_t code) { return static_cast<int32_t>(2 * code + 1); }
@@ -230,19 +236,113 @@ Unpacked256 unpack(const BlockIQ3_S& b) {
   return u;
 }
 
-const Iq2XxsCodes& iq2_xxs_codes() {
-  static const Iq2XxsCodes codes = [] {
-    Iq2XxsCodes c{};
-    for (size_t i = 0; i < 256; ++i) {
-      for (unsigned j = 0; j < 8; ++j) {
-        const auto code = static_cast<unsigned>((kIq2XxsGrid[i] >> (8 * j) & 0xffU) / 17U);
-        uint8_t& byte = j < 4 ? c.low[i] : c.high[i];
-        byte = static_cast<uint8_t>(byte | code << (2 * (j % 4)));
-      }
+// w = 8 * coordinate +- 1 under d / 8: (coordinate +- 1/8) as an integer.
+Unpacked256 unpack(const BlockIQ1_S& b) {
+  Unpacked256 u;
+  u.d = f16_to_f32(b.d) * 0.125F;
+  for (int k = 0; k < 8; ++k) {
+    const uint32_t h = b.qh[k];
+    u.scale[2 * k] = u.scale[2 * k + 1] = odd_scale(h >> 12 & 7U);
+    for (int l = 0; l < 4; ++l) {
+      const uint32_t index = b.q[4 * k + l] | (h >> (3 * l) & 7U) << 8;
+      set_shifted(kIq1Grid[index], (h >> 15) != 0 ? -1 : 1, u.code + 32 * k + 8 * l);
     }
-    return c;
-  }();
-  return codes;
+  }
+  return u;
 }
+
+Unpacked256 unpack(const BlockIQ1_M& b) {
+  Unpacked256 u;
+  u.d = f16_to_f32(iq1_m_d(b.scales)) * 0.125F;
+  for (int g = 0; g < 16; ++g) u.scale[g] = odd_scale(b.scales[g / 4] >> (3 * (g % 4)) & 7U);
+  for (int e = 0; e < 32; ++e) {
+    const uint32_t h = b.qh[e / 2] >> (4 * (e % 2)) & 15U;
+    set_shifted(kIq1Grid[b.q[e] | (h & 7U) << 8], (h & 8U) != 0 ? -1 : 1, u.code + 8 * e);
+  }
+  return u;
+}
+
+Unpacked256 unpack(const BlockTQ1_0& b) {
+  Unpacked256 u;
+  u.d = f16_to_f32(b.d);
+  for (int32_t& s : u.scale) s = 1;
+  for (int i = 0; i < 160; ++i) u.code[i] = tq1_trit(b.q[i % 32], i / 32) - 1;
+  for (int i = 0; i < 80; ++i) u.code[160 + i] = tq1_trit(b.q[32 + i % 16], i / 16) - 1;
+  for (int i = 0; i < 16; ++i) u.code[240 + i] = tq1_trit(b.qh[i % 4], i / 4) - 1;
+  return u;
+}
+
+Unpacked256 unpack(const BlockTQ2_0& b) {
+  Unpacked256 u;
+  u.d = f16_to_f32(b.d);
+  for (int32_t& s : u.scale) s = 1;
+  for (int i = 0; i < 256; ++i) u.code[i] = two_bits(b.q, i) - 1;
+  return u;
+}
+
+namespace {
+
+// Level of a coordinate of the IQ2 grids.
+unsigned iq2_level(uint64_t entry, unsigned j) {
+  return static_cast<unsigned>(entry >> (8 * j) & 0xffU) / 17U;
+}
+
+// Field of coordinate j in the byte of its half: see the table of index forms in codebooks.inl.
+template <size_t kEntries>
+void set_iq2(const std::array<uint64_t, kEntries>& grid, const int (&field)[8],
+             uint8_t (&codes)[2][kEntries]) {
+  for (size_t i = 0; i < kEntries; ++i) {
+    for (unsigned j = 0; j < 8; ++j) {
+      uint8_t& byte = codes[j / 4][i];
+      byte = static_cast<uint8_t>(byte | iq2_level(grid[i], j) << (2 * field[j]));
+    }
+  }
+}
+
+template <size_t kEntries, typename Level>
+void set_iq3(const std::array<uint32_t, kEntries>& grid, Level level, uint8_t (&codes)[2][kEntries]) {
+  constexpr int kLowField[4] = {2, 3, 0, 1};
+  constexpr int kHighBit[4] = {0, 1, 6, 7};
+  for (size_t i = 0; i < kEntries; ++i) {
+    for (unsigned j = 0; j < 4; ++j) {
+      const unsigned code = level(grid[i] >> (8 * j) & 0xffU);
+      codes[0][i] = static_cast<uint8_t>(codes[0][i] | (code & 3U) << (2 * kLowField[j]));
+      codes[1][i] = static_cast<uint8_t>(codes[1][i] | (code >> 2) << kHighBit[j]);
+    }
+  }
+}
+
+CodebookCodes make_codebook_codes() {
+  CodebookCodes c{};
+  constexpr int kBy8[8] = {1, 2, 0, 3, 3, 2, 0, 1};
+  constexpr int kBy4[8] = {1, 2, 0, 3, 1, 2, 0, 3};
+  set_iq2(kIq2XxsGrid, kBy8, c.iq2_xxs);
+  set_iq2(kIq2XsGrid, kBy4, c.iq2_xs);
+  set_iq2(kIq2SGrid, kBy4, c.iq2_s);
+  set_iq3(
+      kIq3XxsGrid, [](uint32_t v) { return (v + 4U) / 8U - 1U; }, c.iq3_xxs);  // 62 as if it were 60
+  set_iq3(
+      kIq3SGrid, [](uint32_t v) { return v / 2U; }, c.iq3_s);
+  for (size_t i = 0; i < kIq1Grid.size(); ++i) {
+    uint32_t word = 0;
+    for (unsigned j = 0; j < 8; ++j) {
+      const auto coordinate = static_cast<int8_t>(kIq1Grid[i] >> (8 * j));
+      word |= static_cast<uint32_t>(coordinate + 1) << (8 * (j / 4) + 2 * static_cast<unsigned>(kBy4[j]));
+    }
+    c.iq1[i + 1] = static_cast<uint16_t>(word);
+  }
+  return c;
+}
+
+}  // namespace
+
+const CodebookCodes kCodebookCodes = make_codebook_codes();
+
+constexpr Codebooks kCodebooks = {.iq2_xxs = kIq2XxsGrid.data(),
+                                  .iq2_xs = kIq2XsGrid.data(),
+                                  .iq2_s = kIq2SGrid.data(),
+                                  .iq3_xxs = kIq3XxsGrid.data(),
+                                  .iq3_s = kIq3SGrid.data(),
+                                  .iq1 = kIq1Grid.data()};
 
 }  // namespace synod::cpu

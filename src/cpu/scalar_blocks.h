@@ -43,12 +43,37 @@ Unpacked256 unpack(const BlockIQ2_XS& b);
 Unpacked256 unpack(const BlockIQ2_S& b);
 Unpacked256 unpack(const BlockIQ3_XXS& b);
 Unpacked256 unpack(const BlockIQ3_S& b);
+Unpacked256 unpack(const BlockIQ1_S& b);
+Unpacked256 unpack(const BlockIQ1_M& b);
+Unpacked256 unpack(const BlockTQ1_0& b);
+Unpacked256 unpack(const BlockTQ2_0& b);
 
-// The codebook of IQ2_XXS as 2-bit codes (0, 1, 2 stand for 8, 25, 43): coordinates 0-3 and 4-7 of entry i.
-struct Iq2XxsCodes {
-  alignas(64) uint8_t low[256];
-  alignas(64) uint8_t high[256];
+// The codebooks as small codes, for kernels that look entries up inside registers. A table of N bytes holds
+// one byte per entry; the order of fields inside a byte is one that lets a kernel use most of them unshifted
+// (isa/avx512/codebooks.inl).
+struct CodebookCodes {
+  // 2-bit levels (8, 25, 43) of coordinates 0-3 ([0]) and 4-7 ([1]).
+  alignas(64) uint8_t iq2_xxs[2][256];
+  alignas(64) uint8_t iq2_xs[2][512];
+  alignas(64) uint8_t iq2_s[2][1024];
+  // Low two bits of the 3-bit levels of 4 coordinates ([0]), their high bits in bits 0, 1, 6, 7 ([1]).
+  alignas(64) uint8_t iq3_xxs[2][256];
+  alignas(64) uint8_t iq3_s[2][512];
+  // Levels (-1, 0, 1) of coordinates 0-3 and 4-7 in the two bytes of a word. One word of padding on either
+  // side lets a dword be read that has entry i as its low (words[i + 1]) or high half (words[i]).
+  uint16_t iq1[2048 + 2];
 };
-const Iq2XxsCodes& iq2_xxs_codes();
+extern const CodebookCodes kCodebookCodes;
+
+// The codebooks of quant/iq_tables.h as plain pointers.
+struct Codebooks {
+  const uint64_t* iq2_xxs;
+  const uint64_t* iq2_xs;
+  const uint64_t* iq2_s;
+  const uint32_t* iq3_xxs;
+  const uint32_t* iq3_s;
+  const uint64_t* iq1;
+};
+extern const Codebooks kCodebooks;
 
 }  // namespace synod::cpu

@@ -18,7 +18,7 @@
 
 namespace synod::cpu {
 
-inline constexpr int kActivationKinds = 3;
+inline constexpr int kActivationKinds = 5;
 inline constexpr int64_t kMaxPanelTokens = 512;  // tokens of one kernel call
 
 // Uninitialized 64-byte aligned memory; growing loses the contents.

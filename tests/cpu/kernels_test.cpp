@@ -4,8 +4,6 @@
 #include "cpu/kernels.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "base/buffer.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "cpu/kernels_test_util.h"
 
 namespace synod::cpu {
 namespace {
@@ -36,8 +34,9 @@ std::vector<TypeCase> block_types() {
           {DType::kQ8_0, {0}},    {DType::kIQ4_NL, {0}},  {DType::kMXFP4, {}},    {DType::kQ2_K, {80, 82}},
           {DType::kQ3_K, {108}},  {DType::kQ4_K, {0, 2}}, {DType::kQ5_K, {0, 2}}, {DType::kQ6_K, {208}},
           {DType::kIQ4_XS, {0}},  {DType::kIQ2_XXS, {0}}, {DType::kIQ2_XS, {0}},  {DType::kIQ2_S, {0}},
-          {DType::kIQ3_XXS, {0}}, {DType::kIQ3_S, {0}},   {DType::kIQ1_S, {0}},   {DType::kTQ1_0, {52}},
-          {DType::kTQ2_0, {64}},  {DType::kNVFP4, {}},    {DType::kQ1_0, {0}},    {DType::kQ2_0, {0}}};
+          {DType::kIQ3_XXS, {0}}, {DType::kIQ3_S, {0}},   {DType::kIQ1_S, {0}},   {DType::kIQ1_M, {}},
+          {DType::kTQ1_0, {52}},  {DType::kTQ2_0, {64}},  {DType::kNVFP4, {}},    {DType::kQ1_0, {0}},
+          {DType::kQ2_0, {0}}};
 }
 
 std::vector<TypeCase> plain_types() {
@@ -66,6 +65,8 @@ void fill_block(const TypeCase& c, std::mt19937& rng, uint8_t* block) {
     std::memcpy(block + field, &value, sizeof(value));
   }
   if (c.type == DType::kMXFP4) block[0] = static_cast<uint8_t>(rng() % 4 == 0 ? rng() % 4 : 100 + rng() % 50);
+  // The factor of IQ1_M is spread over the top nibbles of its last eight bytes.
+  if (c.type == DType::kIQ1_M) block[55] = static_cast<uint8_t>((block[55] & 0x8f) | (rng() % 3) << 4);
   if (c.type == DType::kNVFP4) {
     for (int i = 0; i < 4; ++i) block[i] = static_cast<uint8_t>(rng() % 0x7f);
   }
@@ -114,78 +115,6 @@ struct OwnedMatrix {
   std::vector<uint8_t> bytes;
   Matrix matrix;
 };
-
-// Tokens with values of very different size, zero stretches and exact extremes.
-std::vector<float> random_tokens(int64_t n_tokens, int64_t k, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(static_cast<size_t>(n_tokens * k));
-  float scale = 1.0F;
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (i % 32 == 0) {
-      constexpr float kScales[] = {1.0F, 1.0F, 1.0F, 0.0F, 1e-40F, 1e-30F, 1000.0F, -1.0F};
-      scale = kScales[rng() % 8];
-    }
-    x[i] = scale == -1.0F ? (rng() % 2 == 0 ? 1.0F : -1.0F) : scale * normal(rng);
-  }
-  return x;
-}
-
-// Prepared records of tokens, as a caller lays them out.
-struct Records {
-  Records(const KernelTable& table, ActivationKind kind, const std::vector<float>& x, int64_t k)
-      : stride(record_bytes(kind, k)), buffer(Buffer::host(stride * static_cast<int64_t>(x.size()) / k)) {
-    for (int64_t m = 0; m < static_cast<int64_t>(x.size()) / k; ++m) {
-      std::byte* record = buffer.data() + m * stride;
-      table.prepare(kind, x.data() + m * k, k, record);
-      pointers.push_back(record);
-    }
-  }
-  std::span<const std::byte* const> first(int64_t n) const {
-    return {pointers.data(), static_cast<size_t>(n)};
-  }
-
-  int64_t stride;
-  Buffer buffer;
-  std::vector<const std::byte*> pointers;
-};
-
-// [n_tokens][row_end - row_begin], with a guard value behind each row that must survive.
-std::vector<std::vector<float>> products(const KernelTable& table, const Matrix& matrix, int64_t row_begin,
-                                         int64_t row_end, std::span<const std::byte* const> records) {
-  constexpr float kGuard = 12345.0F;
-  const auto rows = static_cast<size_t>(row_end - row_begin);
-  std::vector<std::vector<float>> out(records.size(), std::vector<float>(rows + 1, kGuard));
-  std::vector<float*> pointers;
-  for (auto& row : out) pointers.push_back(row.data());
-  const Buffer scratch = Buffer::host(scratch_bytes(static_cast<int64_t>(records.size())));
-  table.rows(matrix, row_begin, row_end, records, pointers, scratch.data());
-  for (auto& row : out) {
-    EXPECT_EQ(row.back(), kGuard);
-    row.pop_back();
-  }
-  return out;
-}
-
-bool same(float a, float b) {
-  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
-}
-
-// Compares rows [row_begin, row_end) of the first n_tokens with the expected products of all rows.
-void expect_same(const KernelTable& table, const Matrix& matrix, int64_t row_begin, int64_t row_end,
-                 std::span<const std::byte* const> records, const std::vector<std::vector<float>>& expected) {
-  const auto got = products(table, matrix, row_begin, row_end, records);
-  for (size_t m = 0; m < got.size(); ++m) {
-    for (int64_t r = row_begin; r < row_end; ++r) {
-      const float want = expected[m][static_cast<size_t>(r)];
-      const float have = got[m][static_cast<size_t>(r - row_begin)];
-      ASSERT_TRUE(same(have, want)) << table.name << " " << matrix.name << " n_in=" << matrix.n_in
-                                    << " n_tokens=" << records.size() << " rows [" << row_begin << ", "
-                                    << row_end << ") token " << m << " row " << r << ": " << have
-                                    << ", expected " << want;
-    }
-  }
-}
 
 std::vector<int64_t> widths(DType type) {
   const int64_t block = info(type).block_values;
@@ -297,7 +226,7 @@ TEST_P(EveryType, ScalarIsAsCloseToFloat64AsItsActivationsAllow) {
   const Records records(scalar, kind, x, k);
   const auto got = products(scalar, owned.matrix, 0, kRows, records.first(kTokens));
   std::vector<float> w(static_cast<size_t>(k));
-  const int64_t span = kind == ActivationKind::kBlocks256 ? 256 : 32;
+  const int64_t span = kind == ActivationKind::kFloat || kind == ActivationKind::kBlocks32 ? 32 : 256;
   for (int64_t r = 0; r < kRows; ++r) {
     decode_row(owned.matrix, r, w.data());
     for (int64_t m = 0; m < kTokens; ++m) {
@@ -327,33 +256,9 @@ TEST_P(EveryType, ScalarIsAsCloseToFloat64AsItsActivationsAllow) {
   }
 }
 
-// Pages with nothing readable in front or behind.
-class GuardedBytes {
- public:
-  explicit GuardedBytes(int64_t bytes) : page_(sysconf(_SC_PAGESIZE)) {
-    inner_ = (bytes + page_ - 1) / page_ * page_;
-    void* mapped =
-        mmap(nullptr, static_cast<size_t>(inner_ + 2 * page_), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) throw std::bad_alloc();
-    base_ = static_cast<uint8_t*>(mapped);
-    if (mprotect(base_ + page_, static_cast<size_t>(inner_), PROT_READ | PROT_WRITE) != 0)
-      throw std::bad_alloc();
-  }
-  GuardedBytes(const GuardedBytes&) = delete;
-  GuardedBytes& operator=(const GuardedBytes&) = delete;
-  ~GuardedBytes() { munmap(base_, static_cast<size_t>(inner_ + 2 * page_)); }
-  uint8_t* begin() const { return base_ + page_; }
-  uint8_t* end() const { return begin() + inner_; }
-
- private:
-  int64_t page_;
-  int64_t inner_ = 0;
-  uint8_t* base_ = nullptr;
-};
-
 TEST_P(EveryType, ReadsNothingOutsideTheMatrix) {
   for (const int64_t k : widths(GetParam().type)) {
-    for (const int64_t n_rows : {1, 16, 21, 32}) {
+    for (const int64_t n_rows : {1, 8, 11, 16, 21, 32, 47}) {
       const int64_t bytes = n_rows * row_bytes(GetParam().type, k);
       const GuardedBytes guarded(bytes);
       for (uint8_t* data : {guarded.end() - bytes, guarded.begin()}) {
@@ -387,36 +292,6 @@ TEST_P(EveryType, NonFiniteActivationsGiveNaNAndZerosGiveZero) {
     for (size_t m = 1; m < 3; ++m) {
       for (const float v : got[m]) EXPECT_TRUE(std::isnan(v)) << table->name;
     }
-  }
-}
-
-TEST(KernelTables, ScaledStoragesFollowTheFloatContractInEveryTable) {
-  constexpr int64_t kRows = 37;
-  constexpr int64_t kWidth = 96;
-  std::mt19937 rng(9);
-  std::vector<uint8_t> codes(kRows * kWidth);
-  std::vector<uint8_t> scales(kRows * kWidth / 32);
-  for (uint8_t& c : codes) c = static_cast<uint8_t>(rng() % 0x7f);
-  for (uint8_t& s : scales) s = static_cast<uint8_t>(110 + rng() % 20);
-  Matrix m;
-  m.storage = Storage::kMxFp8;
-  m.type = DType::kU8;
-  m.n_out = kRows;
-  m.n_in = kWidth;
-  m.data = reinterpret_cast<const std::byte*>(codes.data());
-  m.row_stride = kWidth;
-  m.scales = reinterpret_cast<const std::byte*>(scales.data());
-  m.scale_type = DType::kU8;
-  m.scale_stride = kWidth / 32;
-  m.group = 32;
-  ASSERT_EQ(activation_kind(m), ActivationKind::kFloat);
-  const auto x = random_tokens(9, kWidth, 10);
-  const KernelTable& scalar = kernel_table("scalar");
-  const Records records(scalar, ActivationKind::kFloat, x, kWidth);
-  const auto expected = products(scalar, m, 0, kRows, records.first(9));
-  for (const KernelTable* table : available_tables()) {
-    expect_same(*table, m, 0, kRows, records.first(9), expected);
-    expect_same(*table, m, 5, 30, records.first(1), expected);
   }
 }
 

@@ -53,15 +53,33 @@ SYNOD_INLINE __m256i broadcast(const void* p) {
   return _mm256_set1_epi32(v);
 }
 
-// int16 sums of two products: codes w[i] (unsigned) of values 4i..4i+3 with the activations at q.
-template <int N>
-SYNOD_INLINE __m256i sums16(const __m256i* w, const int8_t* q) {
-  __m256i sum = _mm256_maddubs_epi16(w[0], broadcast(q));
-#pragma GCC unroll 8
-  for (int i = 1; i < N; ++i) sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], broadcast(q + 4 * i)));
-  return sum;
+SYNOD_INLINE __m256i table16(const int8_t (&values)[16], int offset) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
+  return _mm256_broadcastsi128_si256(_mm_add_epi8(v, _mm_set1_epi8(static_cast<char>(offset))));
 }
+// w[i] = table[w[i]]
+SYNOD_INLINE void look_up(__m256i table, __m256i (&w)[8]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) w[i] = _mm256_shuffle_epi8(table, w[i]);
+}
+
+// Rows of a tile; the sums of a token so far are parked in as many floats.
+inline constexpr int64_t kParkRows = 16;
 
 SYNOD_INLINE __m256 add_scaled(__m256 acc, __m256 d, float dx, __m256i sum) {
   return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(sum), acc);
+}
+
+// 32 values to their positions in kBlocks256By4 and By8.
+SYNOD_INLINE __m256i by4(__m256i v) {
+  const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(order));
+}
+SYNOD_INLINE __m256i by8(__m256i v) {
+  const __m128i order = _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+  const __m256i pairs = _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(order));
+  const __m128i low = _mm256_castsi256_si128(pairs);
+  const __m128i high = _mm256_extracti128_si256(pairs, 1);
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(low, high)),
+                                 _mm_unpackhi_epi16(low, high), 1);
 }

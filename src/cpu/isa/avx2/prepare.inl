@@ -49,13 +49,24 @@ SYNOD_INLINE float quantize(const float* x, int8_t* q, int32_t (&sum16)[N]) {
   return d;
 }
 
+// Moves 256 codes to their positions.
+SYNOD_INLINE void transpose(ActivationKind kind, int8_t* q) {
+  if (kind == ActivationKind::kBlocks256) return;
+  for (int i = 0; i < 256; i += 32) {
+    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + i),
+                        kind == ActivationKind::kBlocks256By4 ? by4(v) : by8(v));
+  }
+}
+
 void prepare(ActivationKind kind, const float* x, int64_t k, std::byte* record) {
-  if (kind == ActivationKind::kBlocks256 && k % 256 == 0) {
+  if (is_blocks256(kind) && k % 256 == 0) {
     auto* chunks = reinterpret_cast<Chunk256*>(record);
     for (int64_t c = 0; c < k / 256; ++c) {
       int32_t sum16[16];
       chunks[c].d = quantize<16>(x + 256 * c, chunks[c].q, sum16);
       set_sums(sum16, chunks[c]);
+      transpose(kind, chunks[c].q);
       __builtin_memset(chunks[c].unused, 0, sizeof(chunks[c].unused));
     }
   } else if (kind == ActivationKind::kBlocks32 && k % 32 == 0) {

@@ -29,9 +29,41 @@ struct Blocks256 {
                           Prefetch& pf) {
     Header head;
     __m512i sum[M];
-    __m512i held[2][M];  // kPairs: sums of the groups that wait for their partner
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) sum[m] = _mm512_setzero_si512();
+    for (int m = 0; m < M; ++m) sum[m] = first_sum(*x[m]);
+    if constexpr (requires { T::scaled_sums(r, head, pf, x, sum); }) {
+      T::scaled_sums(r, head, pf, x, sum);
+    } else {
+      unpacked_sums(r, head, pf, x, sum);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      acc[m] = add_block(acc[m], *x[m], head.d, sum[m]);
+      if constexpr (T::kMinPairs > 0) {
+        __m512i mins = _mm512_setzero_si512();
+#pragma GCC unroll 8
+        for (int i = 0; i < T::kMinPairs; ++i) {
+          mins = _mm512_dpwssd_epi32(mins, head.m[i], broadcast(T::min_sums(*x[m]) + i));
+        }
+        const __m512 dmin = _mm512_mul_ps(head.dmin, _mm512_set1_ps(x[m]->d));
+        acc[m] = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(mins), acc[m]);
+      }
+    }
+  }
+
+  SYNOD_INLINE __m512i first_sum(const Chunk256& x) {
+    if constexpr (requires { T::first_sum(x); }) {
+      return T::first_sum(x);
+    } else {
+      return _mm512_setzero_si512();
+    }
+  }
+
+  // sum[m] += scaled sums of the block as unpack gives its groups.
+  template <int M>
+  SYNOD_INLINE void unpacked_sums(const Rows16& r, Header& head, Prefetch& pf, const Chunk256* const (&x)[M],
+                                  __m512i (&sum)[M]) {
+    __m512i held[2][M];  // kPairs: sums of the groups that wait for their partner
     T::unpack(
         r, head, pf, [&](int g, const __m512i(&w)[kQuads], __m512i scale) __attribute__((always_inline)) {
           // With few tokens one chain over all groups would wait for its own latency.
@@ -57,19 +89,6 @@ struct Blocks256 {
             }
           }
         });
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      acc[m] = add_block(acc[m], *x[m], head.d, sum[m]);
-      if constexpr (T::kMinPairs > 0) {
-        __m512i mins = _mm512_setzero_si512();
-#pragma GCC unroll 8
-        for (int i = 0; i < T::kMinPairs; ++i) {
-          mins = _mm512_dpwssd_epi32(mins, head.m[i], broadcast(T::min_sums(*x[m]) + i));
-        }
-        const __m512 dmin = _mm512_mul_ps(head.dmin, _mm512_set1_ps(x[m]->d));
-        acc[m] = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(mins), acc[m]);
-      }
-    }
   }
 
   SYNOD_INLINE void fill(const Rows16& r, int /*b*/, int h, Tile& tile) {
@@ -96,13 +115,15 @@ struct Blocks256 {
   // a[m][h] += codes of group g * token m.
   template <int M>
   SYNOD_INLINE void group_dots(const Tile& tile, int g, const Chunk256* const (&x)[M], __m512i (&a)[M][2]) {
+    const __m512i(*w)[2] = tile.w + kQuads * g;
+    const int64_t k = T::kGroup * g;
 #pragma GCC unroll 8
     for (int i = 0; i < kQuads; ++i) {
-      const __m512i w0 = tile.w[kQuads * g + i][0];
-      const __m512i w1 = tile.w[kQuads * g + i][1];
+      const __m512i w0 = w[i][0];
+      const __m512i w1 = w[i][1];
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
-        const __m512i q = broadcast(x[m]->q + T::kGroup * g + 4 * i);
+        const __m512i q = broadcast(x[m]->q + k + 4 * i);
         a[m][0] = _mm512_dpbusd_epi32(a[m][0], w0, q);
         a[m][1] = _mm512_dpbusd_epi32(a[m][1], w1, q);
       }
@@ -115,12 +136,18 @@ struct Blocks256 {
     for (int m = 0; m < M; ++m) a[m][0] = a[m][1] = T::start(*x[m], g);
   }
 
-  template <int M>
-  SYNOD_INLINE void scaled_sums(const Tile& tile, const Chunk256* const (&x)[M], __m512i (&sum)[M][2]) {
+  template <int M, typename Ahead>
+  SYNOD_INLINE void scaled_sums(const Tile& tile, const Chunk256* const (&x)[M], __m512i (&sum)[M][2],
+                                const Ahead& ahead) {
+    constexpr int kGroupsPerStep = kGroups / 8;
     if constexpr (T::kScaling == Scaling::kFolded) {
-      for (int g = 0; g < kGroups; ++g) group_dots(tile, g, x, sum);
+      for (int g = 0; g < kGroups; ++g) {
+        if (g % kGroupsPerStep == 0) ahead.template step<M>(g / kGroupsPerStep);
+        group_dots(tile, g, x, sum);
+      }
     } else if constexpr (T::kScaling == Scaling::kMultiply) {
       for (int g = 0; g < kGroups; ++g) {
+        if (g % kGroupsPerStep == 0) ahead.template step<M>(g / kGroupsPerStep);
         __m512i a[M][2];
         start_group(g, x, a);
         group_dots(tile, g, x, a);
@@ -136,8 +163,10 @@ struct Blocks256 {
       for (int pair = 0; pair < 4; ++pair) {
         __m512i low[M][2];
         __m512i high[M][2];
+        ahead.template step<M>(2 * pair);
         start_group(pair_low(pair), x, low);
         group_dots(tile, pair_low(pair), x, low);
+        ahead.template step<M>(2 * pair + 1);
         start_group(pair_high(pair), x, high);
         group_dots(tile, pair_high(pair), x, high);
 #pragma GCC unroll 16
@@ -151,12 +180,13 @@ struct Blocks256 {
     }
   }
 
-  template <int M>
-  SYNOD_INLINE void micro(const Tile& tile, int /*n_blocks*/, const Chunk256* const (&x)[M], float* park) {
+  template <int M, typename Ahead>
+  SYNOD_INLINE void micro(const Tile& tile, int /*n_blocks*/, const Chunk256* const (&x)[M], float* park,
+                          const Ahead& ahead) {
     __m512i sum[M][2];
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) sum[m][0] = sum[m][1] = _mm512_setzero_si512();
-    scaled_sums(tile, x, sum);
+    for (int m = 0; m < M; ++m) sum[m][0] = sum[m][1] = first_sum(*x[m]);
+    scaled_sums(tile, x, sum, ahead);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 2

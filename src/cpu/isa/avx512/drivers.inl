@@ -27,6 +27,13 @@ SYNOD_INLINE void store_rows(const Job& job, int64_t start, int64_t row, __m512 
   for (int64_t r = row; r < stop; ++r) out[r - job.begin] = lanes[r - start];
 }
 
+// What to prefetch for rows from `later` on: past the end of the job the bytes that the thread reads next.
+SYNOD_INLINE const uint8_t* ahead_of(const Job& job, int64_t later) {
+  if (later < job.end) return job.data + group_start(job, later) * job.stride;
+  if (job.next != nullptr) return job.next + (later - job.end) / 16 * 16 * job.stride;
+  return job.data + group_start(job, job.end - 1) * job.stride;
+}
+
 template <typename F, int M>
 void one_row(const Job& job, int64_t first_token) {
   using Chunk = typename F::Chunk;
@@ -38,8 +45,7 @@ void one_row(const Job& job, int64_t first_token) {
   const __m512i index = row_index(job.stride);
   for (int64_t row = job.begin; row < job.end; row += 16) {
     const int64_t start = group_start(job, row);
-    const int64_t later = row + 16 * ahead < job.end ? row + 16 * ahead : job.end - 1;
-    Prefetch pf{job.data + group_start(job, later) * job.stride};
+    Prefetch pf{ahead_of(job, row + 16 * ahead)};
     Rows16 r{job.data + start * job.stride, job.stride, index};
     __m512 acc[M];
 #pragma GCC unroll 16
@@ -74,12 +80,13 @@ struct TilePrefetch {
   }
 };
 
-template <typename F, int M>
-void micro(const Tile& tile, int n_blocks, const std::byte* const* records, int64_t chunk, float* park) {
+template <typename F, int M, typename Ahead = NothingAhead>
+void micro(const Tile& tile, int n_blocks, const std::byte* const* records, int64_t chunk, float* park,
+           const Ahead& ahead = {}) {
   using Chunk = typename F::Chunk;
   const Chunk* x[M];
   for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Chunk*>(records[m]) + chunk;
-  F::template micro<M>(tile, n_blocks, x, park);
+  F::template micro<M>(tile, n_blocks, x, park, ahead);
 }
 
 template <typename F>
@@ -119,6 +126,33 @@ void fill_tile(const Job& job, const int64_t (&start)[2], int64_t chunk, int n_b
   }
 }
 
+// The sums so far of 32 rows, [n_tokens, 32]: nothing yet, or what the outputs hold.
+inline void load_park(const Job& job, const int64_t (&start)[2], const int64_t (&row)[2], int64_t first_token,
+                      int64_t n_tokens, float* park) {
+  for (int64_t m = 0; m < n_tokens; ++m) {
+    const float* out = job.out[first_token + m];
+    for (int h = 0; h < 2; ++h) {
+      const int64_t skip = row[h] - start[h];
+      const int64_t n = (start[h] + 16 < job.end ? start[h] + 16 : job.end) - row[h];
+      const auto mask = static_cast<__mmask16>(((1U << n) - 1) << skip);
+      const __m512 v = _mm512_maskz_loadu_ps(mask, out + (row[h] - job.begin) - skip);
+      _mm512_store_ps(park + m * kTileRows + 16 * h, v);
+    }
+  }
+}
+
+inline void store_park(const Job& job, const int64_t (&start)[2], const int64_t (&row)[2], int64_t first_token,
+                       int64_t n_tokens, const float* park) {
+  for (int64_t m = 0; m < n_tokens; ++m) {
+    float* out = job.out[first_token + m];
+    store_rows(job, start[0], row[0], _mm512_load_ps(park + m * kTileRows), out);
+    if (row[1] != row[0]) store_rows(job, start[1], row[1], _mm512_load_ps(park + m * kTileRows + 16), out);
+  }
+}
+
+// Records that one pass over the rows of a job reads again and again: they must stay in L2 beside the tile.
+inline constexpr int64_t kPassBytes = 1408 * 1024;
+
 template <typename F>
 void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
   Tile& tile = *reinterpret_cast<Tile*>(job.scratch);
@@ -130,40 +164,51 @@ void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
   constexpr int kLines = (F::kPerChunk * F::kBytes + 62) / 64 + 1;
   const int64_t calls = (n_tokens + F::kTileTokens - 1) / F::kTileTokens;
   const int64_t lines_per_call = (kTileRows * kLines + calls - 1) / calls;
-  for (int64_t row = job.begin; row < job.end; row += kTileRows) {
-    // The second half may repeat the first where the range ends.
-    const int64_t second = row + 16 < job.end ? row + 16 : row;
-    const int64_t start[2] = {group_start(job, row), group_start(job, second)};
-    for (int64_t i = 0; i < n_tokens * kTileRows; i += 16) _mm512_store_ps(park + i, _mm512_setzero_ps());
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const int64_t left = all_blocks - chunk * F::kPerChunk;
-      const int n_blocks = static_cast<int>(left < F::kPerChunk ? left : F::kPerChunk);
-      fill_tile<F>(job, start, chunk, n_blocks, index, tile);
-      const bool last = chunk + 1 == chunks;
-      const int64_t next_row = last ? row + kTileRows : row;
-      const int64_t next_byte = last ? 0 : (chunk + 1) * F::kPerChunk * F::kBytes;
-      TilePrefetch pf;
-      if (next_row < job.end) {
-        const int64_t next_second = next_row + 16 < job.end ? next_row + 16 : next_row;
-        pf = {{job.data + group_start(job, next_row) * job.stride + next_byte,
-               job.data + group_start(job, next_second) * job.stride + next_byte},
-              job.stride,
-              kLines};
+  // Chunks of one pass. The outputs hold the sums between passes: exact, they are f32.
+  const int64_t fit = kPassBytes / (n_tokens * static_cast<int64_t>(sizeof(typename F::Chunk)));
+  const int64_t pass = job.end - job.begin <= kTileRows ? chunks : fit < 1 ? 1 : fit;
+  for (int64_t first = 0; first < chunks; first += pass) {
+    const int64_t stop = first + pass < chunks ? first + pass : chunks;
+    for (int64_t row = job.begin; row < job.end; row += kTileRows) {
+      // The second half may repeat the first where the range ends.
+      const int64_t halves[2] = {row, row + 16 < job.end ? row + 16 : row};
+      const int64_t start[2] = {group_start(job, halves[0]), group_start(job, halves[1])};
+      if (first == 0) {
+        for (int64_t i = 0; i < n_tokens * kTileRows; i += 16) _mm512_store_ps(park + i, _mm512_setzero_ps());
       } else {
-        pf.row = kTileRows;
+        load_park(job, start, halves, first_token, n_tokens, park);
       }
-      int64_t m = 0;
-      for (; m + F::kTileTokens <= n_tokens; m += F::kTileTokens) {
+      for (int64_t chunk = first; chunk < stop; ++chunk) {
+        const int64_t left = all_blocks - chunk * F::kPerChunk;
+        const int n_blocks = static_cast<int>(left < F::kPerChunk ? left : F::kPerChunk);
+        fill_tile<F>(job, start, chunk, n_blocks, index, tile);
+        // The tile after this one: the next chunk, or the first of the pass of the next rows.
+        const bool last = chunk + 1 == stop;
+        const int64_t next_row = last ? row + kTileRows : row;
+        const int64_t next_byte = (last ? first : chunk + 1) * F::kPerChunk * F::kBytes;
+        TilePrefetch pf;
+        if (next_row < job.end) {
+          const int64_t next_second = next_row + 16 < job.end ? next_row + 16 : next_row;
+          pf = {{job.data + group_start(job, next_row) * job.stride + next_byte,
+                 job.data + group_start(job, next_second) * job.stride + next_byte},
+                job.stride,
+                kLines};
+        } else {
+          pf.row = kTileRows;
+        }
+        int64_t m = 0;
+        for (; m + F::kTileTokens <= n_tokens; m += F::kTileTokens) {
+          pf.advance(lines_per_call);
+          // The last call has no next one: it touches its own again.
+          const int64_t next = m + 2 * F::kTileTokens <= n_tokens ? m + F::kTileTokens : m;
+          const TokensAhead ahead{records + next, chunk * static_cast<int64_t>(sizeof(typename F::Chunk)),
+                                  park + next * kTileRows};
+          micro<F, F::kTileTokens>(tile, n_blocks, records + m, chunk, park + m * kTileRows, ahead);
+        }
         pf.advance(lines_per_call);
-        micro<F, F::kTileTokens>(tile, n_blocks, records + m, chunk, park + m * kTileRows);
+        micro_rest<F>(static_cast<int>(n_tokens - m), tile, n_blocks, records + m, chunk, park + m * kTileRows);
       }
-      pf.advance(lines_per_call);
-      micro_rest<F>(static_cast<int>(n_tokens - m), tile, n_blocks, records + m, chunk, park + m * kTileRows);
-    }
-    for (int64_t m = 0; m < n_tokens; ++m) {
-      float* out = job.out[first_token + m];
-      store_rows(job, start[0], row, _mm512_load_ps(park + m * kTileRows), out);
-      if (second != row) store_rows(job, start[1], second, _mm512_load_ps(park + m * kTileRows + 16), out);
+      store_park(job, start, halves, first_token, n_tokens, park);
     }
   }
 }

@@ -41,9 +41,15 @@ SYNOD_INLINE float pairwise_sum(__m512 low, __m512 high) {
 struct LinearPrefetch {
   const uint8_t* p;
   const uint8_t* end;
+  const uint8_t* then = nullptr;  // where to go on after `end`
   template <int kBytes>
   __attribute__((always_inline)) void next() {
-    if (p >= end) return;
+    if (p >= end) {
+      if (then == nullptr) return;
+      p = then;
+      end = then + kPrefetchBytes;
+      then = nullptr;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < (kBytes + 63) / 64; ++i) _mm_prefetch(p + 64 * i, _MM_HINT_T1);
     p += kBytes;
@@ -114,6 +120,7 @@ template <typename Load, int M>
 void float_rows(const Job& job, int64_t begin, int64_t end, int64_t first_token, LinearPrefetch& pf) {
   int64_t row = begin;
   for (; row + 4 <= end; row += 4) float_group<Load, 4, M>(job, row, first_token, pf);
+  for (; row + 2 <= end; row += 2) float_group<Load, 2, M>(job, row, first_token, pf);
   for (; row < end; ++row) float_group<Load, 1, M>(job, row, first_token, pf);
 }
 
@@ -126,7 +133,8 @@ void run_float(const Job& job) {
   const uint8_t* last = job.data + (job.end - 1) * job.stride;
   for (int64_t begin = job.begin; begin < job.end; begin += step) {
     const int64_t end = begin + step < job.end ? begin + step : job.end;
-    LinearPrefetch pf{job.data + begin * job.stride + kPrefetchBytes, last};
+    LinearPrefetch pf{job.data + begin * job.stride + kPrefetchBytes, last,
+                      end == job.end ? job.next : nullptr};
     LinearPrefetch none{last, last};
     for (int64_t m = 0; m < job.n_tokens; m += 3) {
       LinearPrefetch& p = m == 0 ? pf : none;

@@ -41,13 +41,36 @@ SYNOD_INLINE float quantize(const float* x, int8_t* q, int32_t (&sum16)[N]) {
   return d;
 }
 
+// For each position in 64 values of a kind, the value that belongs there.
+struct alignas(64) Order64 {
+  uint8_t from[64];
+};
+constexpr Order64 order64(ActivationKind kind) {
+  Order64 order{};
+  for (int i = 0; i < 64; ++i) order.from[position_of(kind, i)] = static_cast<uint8_t>(i);
+  return order;
+}
+constexpr Order64 kBy4Order = order64(ActivationKind::kBlocks256By4);
+constexpr Order64 kBy8Order = order64(ActivationKind::kBlocks256By8);
+
+// Moves 256 codes to their positions.
+SYNOD_INLINE void transpose(ActivationKind kind, int8_t* q) {
+  if (kind == ActivationKind::kBlocks256) return;
+  const __m512i order =
+      _mm512_load_si512(kind == ActivationKind::kBlocks256By4 ? kBy4Order.from : kBy8Order.from);
+  for (int i = 0; i < 256; i += 64) {
+    _mm512_storeu_si512(q + i, _mm512_permutexvar_epi8(order, _mm512_loadu_si512(q + i)));
+  }
+}
+
 void prepare(ActivationKind kind, const float* x, int64_t k, std::byte* record) {
-  if (kind == ActivationKind::kBlocks256 && k % 256 == 0) {
+  if (is_blocks256(kind) && k % 256 == 0) {
     auto* chunks = reinterpret_cast<Chunk256*>(record);
     for (int64_t c = 0; c < k / 256; ++c) {
       int32_t sum16[16];
       chunks[c].d = quantize<16>(x + 256 * c, chunks[c].q, sum16);
       set_sums(sum16, chunks[c]);
+      transpose(kind, chunks[c].q);
       __builtin_memset(chunks[c].unused, 0, sizeof(chunks[c].unused));
     }
   } else if (kind == ActivationKind::kBlocks32 && k % 32 == 0) {

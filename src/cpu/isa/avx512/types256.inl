@@ -1,20 +1,6 @@
 // Types of 256 values with integer sub-scales. `unpack` calls emit(g, w, scale) for every group g of kGroup
 // values with w[i] = unsigned codes of values 4i..4i+3 of the group.
 
-// How group sums meet their integer scale.
-enum class Scaling {
-  kMultiply,  // 32-bit product; emit's scale is an i32 lane
-  kPairs,     // two sums of 32 packed as int16 meet a pair of scales in vpdpwssd (Header::s)
-  kFolded,    // codes were multiplied already
-};
-
-struct Header {
-  __m512i s[4];  // kPairs: scales as pairs
-  __m512i m[8];  // mins as pairs
-  __m512 d;
-  __m512 dmin;
-};
-
 // Even or odd bytes of four byte values as int16: the order of pair_low and pair_high.
 SYNOD_INLINE __m512i even_bytes(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi32(0x00ff00ff)); }
 SYNOD_INLINE __m512i odd_bytes(__m512i v) { return even_bytes(_mm512_srli_epi32(v, 8)); }
@@ -240,74 +226,61 @@ struct Q2_K {
     }
   }
 
-  // First byte of the dword, in the even bytes, of each dword of a 128-bit lane.
-  SYNOD_INLINE __m512i quads() { return _mm512_set4_epi32(0x000c000c, 0x00080008, 0x00040004, 0); }
-};
-
-struct IQ2_XXS {
-  using Block = BlockIQ2_XXS;
-  static constexpr Scaling kScaling = Scaling::kMultiply;
-  static constexpr int kGroup = 32;
-  static constexpr int kMinPairs = 0;
-  static constexpr int kTileFrom = 7;
-  static constexpr int kTileTokens = 4;
-  // Codes are 64 +- coordinate.
-  SYNOD_INLINE __m512i start(const Chunk256& x, int g) { return _mm512_slli_epi32(broadcast(x.n8 + g), 3); }
-  SYNOD_INLINE const int32_t* min_sums(const Chunk256& /*x*/) { return nullptr; }
-
-  // Entry of a 256-byte table for every byte of `index`.
-  SYNOD_INLINE __m512i look_up256(const uint8_t* table, __m512i index) {
-    const __m512i a =
-        _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
-    const __m512i b =
-        _mm512_permutex2var_epi8(_mm512_load_si512(table + 128), index, _mm512_load_si512(table + 192));
-    return _mm512_mask_mov_epi8(a, _mm512_movepi8_mask(index), b);
-  }
-
-  // Byte j takes the 8 bits from bit first + step * j of its dword (wrapping in the qword).
-  SYNOD_INLINE __m512i multishift(__m512i v, int first, int step) {
-    uint64_t control = 0;
-    for (int j = 0; j < 8; ++j) {
-      const int bit = 32 * (j / 4) + first + step * (j % 4);
-      control |= static_cast<uint64_t>(bit & 63) << (8 * j);
-    }
-    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<int64_t>(control)), v);
-  }
-
-  template <typename P, typename Emit>
-  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
-    const Iq2XxsCodes& codes = iq2_xxs_codes();
-    // Index bits 0-2: 2-bit coordinate, sign. vpermb reads three more bits, which select equal copies.
-    const __m512i values = _mm512_set1_epi64(0x40152738'406b5948LL);
-    // Matrix of y = x with bit 7 = parity of bits 0-6; row of result bit i is byte 7 - i.
-    const __m512i parity = _mm512_set1_epi64(0x01020408'1020407fLL);
-    out.d = _mm512_mul_ps(f16_low(gather(r, 0)), _mm512_set1_ps(0.125F));
-    pf.template next<32>();
+  // For one row the codes stay where they are in their bytes (1, 4, 16 or 64 times too large: still
+  // unsigned bytes) and scales meet pairs of group sums: a third fewer instructions than folding.
+  // sum[m] += scaled sums of the block.
+  template <int M, typename P>
+  SYNOD_INLINE void scaled_sums(const Rows16& r, Header& out, P& pf, const Chunk256* const (&x)[M],
+                                __m512i (&sum)[M]) {
+    __m512i sc[4];
+    pf.template next<320>();
+    tr16(r.p, r.stride, sc);
+    const __m512i nibbles = _mm512_set1_epi32(0x000f000f);
 #pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) {
-      __m512i v[4];
-      pf.template next<256>();
-      tr16(r.p + 2 + 16 * c, r.stride, v);
+    for (int i = 0; i < 4; ++i) {
+      out.m[2 * i] = _mm512_and_si512(_mm512_srli_epi32(sc[i], 4), nibbles);
+      out.m[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi32(sc[i], 12), nibbles);
+    }
+    const __m512i dd = gather(r, 80);
+    out.d = f16_low(dd);
+    out.dmin = f16_high(dd);
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) {
 #pragma GCC unroll 2
       for (int u = 0; u < 2; ++u) {
-        const __m512i low = look_up256(codes.low, v[2 * u]);
-        const __m512i high = look_up256(codes.high, v[2 * u]);
-        const __m512i word = v[2 * u + 1];
-        const __m512i signs = _mm512_gf2p8affine_epi64_epi8(multishift(word, 0, 7), parity, 0);
-        __m512i w[8];
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) {
-          const __m512i coordinate = multishift(i % 2 == 0 ? low : high, 8 * (i / 2), 2);
-          const __m512i sign = multishift(signs, 8 * (i / 2) + 4 * (i % 2) + 62, 1);
-          // Bits 0 and 1 from the coordinate, the others from the sign.
-          const __m512i code = _mm512_ternarylogic_epi32(bytes_of(3), coordinate, sign, 0xca);
-          w[i] = _mm512_permutexvar_epi8(code, values);
+        __m512i v[4];
+        pf.template next<256>();
+        tr16(r.p + 16 + 32 * n + 16 * u, r.stride, v);
+#pragma GCC unroll 2
+        for (int pair = 0; pair < 2; ++pair) {
+          __m512i a[2][M];
+#pragma GCC unroll 2
+          for (int h = 0; h < 2; ++h) {
+            const int t = 2 * pair + h;
+            __m512i w[4];
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) w[i] = _mm512_and_si512(v[i], bytes_of(3 << (2 * t)));
+#pragma GCC unroll 16
+            for (int m = 0; m < M; ++m) a[h][m] = _mm512_setzero_si512();
+            dots(w, x, 16 * (8 * n + 2 * t + u), a[h]);
+          }
+          const __m512i word = sc[2 * n + pair];
+          const __m512i scales = _mm512_and_si512(u == 0 ? word : _mm512_srli_epi32(word, 8), nibbles);
+#pragma GCC unroll 16
+          for (int m = 0; m < M; ++m) {
+            // |sum of 16 codes| <= 16 * 3 * 127 = 6096. Exact shifts: a[0] is 1 or 16 times, a[1] 4 or 64
+            // times.
+            const __m512i low = pair == 0 ? a[0][m] : _mm512_srai_epi32(a[0][m], 4);
+            const __m512i high = _mm512_slli_epi32(a[1][m], pair == 0 ? 14 : 10);
+            sum[m] = _mm512_dpwssd_epi32(sum[m], _mm512_mask_mov_epi16(low, 0xaaaaaaaaU, high), scales);
+          }
         }
-        const __m512i scale = _mm512_or_si512(_mm512_srli_epi32(word, 27), _mm512_set1_epi32(1));
-        emit(2 * c + u, w, scale);
       }
     }
   }
+
+  // First byte of the dword, in the even bytes, of each dword of a 128-bit lane.
+  SYNOD_INLINE __m512i quads() { return _mm512_set4_epi32(0x000c000c, 0x00080008, 0x00040004, 0); }
 };
 
 struct Q3_K {
@@ -410,5 +383,89 @@ struct IQ4_XS {
                           _mm512_slli_epi32(_mm512_and_si512(two, _mm512_set1_epi32(3)), 4));
       emit(g, w, _mm512_sub_epi32(scale, _mm512_set1_epi32(32)));
     }
+  }
+};
+
+// Ternary types: codes 0..2 under one scale; `first_sum` takes the 1 off every code.
+struct TQ2_0 {
+  using Block = BlockTQ2_0;
+  static constexpr Scaling kScaling = Scaling::kFolded;
+  static constexpr int kGroup = 16;
+  static constexpr int kMinPairs = 0;
+  static constexpr int kTileFrom = 5;
+  static constexpr int kTileTokens = 8;
+  SYNOD_INLINE __m512i start(const Chunk256& /*x*/, int /*g*/) { return _mm512_setzero_si512(); }
+  SYNOD_INLINE __m512i first_sum(const Chunk256& x) { return broadcast(&x.n1); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& /*x*/) { return nullptr; }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    pf.template next<32>();
+    out.d = f16_high(gather(r, 62));  // d ends the block: a dword at 64 would pass it
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      __m512i v[4];
+      pf.template next<256>();
+      tr16(r.p + 16 * c, r.stride, v);
+#pragma GCC unroll 4
+      for (int t = 0; t < 4; ++t) {
+        __m512i w[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          w[i] = _mm512_and_si512(_mm512_srli_epi32(v[i], static_cast<unsigned>(2 * t)), bytes_of(3));
+        }
+        emit(8 * (c / 2) + 2 * t + c % 2, w, w[0]);
+      }
+    }
+  }
+};
+
+struct TQ1_0 {
+  using Block = BlockTQ1_0;
+  static constexpr Scaling kScaling = Scaling::kFolded;
+  static constexpr int kGroup = 16;
+  static constexpr int kMinPairs = 0;
+  static constexpr int kTileFrom = 5;
+  static constexpr int kTileTokens = 8;
+  SYNOD_INLINE __m512i start(const Chunk256& /*x*/, int /*g*/) { return _mm512_setzero_si512(); }
+  SYNOD_INLINE __m512i first_sum(const Chunk256& x) { return broadcast(&x.n1); }
+  SYNOD_INLINE const int32_t* min_sums(const Chunk256& /*x*/) { return nullptr; }
+
+  // First base-3 digit of a fraction of 256: 3 v >> 8, which steps at 86 and at 171.
+  SYNOD_INLINE __m512i digit(__m512i v) {
+    const __mmask64 one = _mm512_cmpge_epu8_mask(v, bytes_of(86));
+    const __mmask64 two = _mm512_cmpge_epu8_mask(v, bytes_of(171));
+    const __m512i ones = _mm512_maskz_mov_epi8(one, bytes_of(1));
+    return _mm512_mask_mov_epi8(ones, two, bytes_of(2));
+  }
+  SYNOD_INLINE __m512i times3(__m512i v) { return _mm512_add_epi8(v, _mm512_add_epi8(v, v)); }
+
+  template <typename P, typename Emit>
+  SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
+    pf.template next<96>();
+    out.d = f16_high(gather(r, 50));  // d ends the block
+    __m512i w[4];
+#pragma GCC unroll 3
+    for (int c = 0; c < 3; ++c) {
+      __m512i v[4];
+      pf.template next<256>();
+      tr16(r.p + 16 * c, r.stride, v);
+#pragma GCC unroll 5
+      for (int t = 0; t < 5; ++t) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          w[i] = digit(v[i]);
+          v[i] = times3(v[i]);
+        }
+        emit(c < 2 ? 2 * t + c : 10 + t, w, w[0]);
+      }
+    }
+    __m512i last = gather(r, 48);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      w[i] = digit(last);
+      last = times3(last);
+    }
+    emit(15, w, w[0]);
   }
 };

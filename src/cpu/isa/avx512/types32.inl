@@ -158,8 +158,9 @@ struct Blocks32 {
   }
 
   // acc[m] += tile * token m over n_blocks blocks.
-  template <int M>
-  SYNOD_INLINE void micro(const Tile& tile, int n_blocks, const Chunk32* const (&x)[M], float* park) {
+  template <int M, typename Ahead>
+  SYNOD_INLINE void micro(const Tile& tile, int n_blocks, const Chunk32* const (&x)[M], float* park,
+                          const Ahead& ahead) {
     __m512 acc[M][2];
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
@@ -167,16 +168,19 @@ struct Blocks32 {
       acc[m][1] = _mm512_load_ps(park + 32 * m + 16);
     }
     for (int b = 0; b < n_blocks; ++b) {
+      ahead.template step<M>(b);
       __m512i a[M][2];
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) a[m][0] = a[m][1] = start(*x[m], b);
+      const __m512i(*w)[2] = tile.w + 8 * b;
+      const int64_t k = 32 * b;
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        const __m512i w0 = tile.w[8 * b + i][0];
-        const __m512i w1 = tile.w[8 * b + i][1];
+        const __m512i w0 = w[i][0];
+        const __m512i w1 = w[i][1];
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
-          const __m512i q = broadcast(x[m]->q + 32 * b + 4 * i);
+          const __m512i q = broadcast(x[m]->q + k + 4 * i);
           a[m][0] = _mm512_dpbusd_epi32(a[m][0], w0, q);
           a[m][1] = _mm512_dpbusd_epi32(a[m][1], w1, q);
         }
