@@ -36,6 +36,7 @@ struct ModelInfo {
   int64_t n_layers = 0, d_model = 0, vocab_size = 0;
   int64_t n_experts = 0, n_experts_used = 0;  // 0 without experts
   int64_t context_length = 0;                 // tokens the model was made for
+  std::vector<std::string> layer_kinds;       // per layer: "sliding", "full"; "window", "csa", "hca"
 };
 
 // What a forward call should produce. Outputs are caller-owned.
@@ -79,6 +80,7 @@ struct Architecture {
   std::unique_ptr<Model> (*plan)(const std::string& config_json, DType type, const ModelOptions& options);
   // Roles and GGUF metadata for conversion. Keys of the tokenizer are written by the converter.
   std::vector<WeightSpec> (*specs)(const Checkpoint& checkpoint);
+  std::vector<WeightSpec> (*config_specs)(const std::string& config_json);  // from a config.json text alone
   DialectInfo (*dialects)(const Checkpoint& checkpoint);
   void (*write_metadata)(const Checkpoint& checkpoint, GgufMetadata& out);
   // Empty where there are none.

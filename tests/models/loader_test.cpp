@@ -70,6 +70,10 @@ class FixedDialogue : public Dialogue {
   Ids stop_ids(const Tokenizer&) const override { return ids_; }
   std::string_view reasoning_open() const override { return ""; }
   std::string_view reasoning_close() const override { return ""; }
+  std::unique_ptr<OutputParser> output_parser(const Tokenizer&, std::span<const int32_t>,
+                                              const OutputParserOptions&) const override {
+    return nullptr;
+  }
 
  private:
   Ids ids_;

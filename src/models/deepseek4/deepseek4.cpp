@@ -16,7 +16,8 @@ namespace {
 std::unique_ptr<Model> load(const Checkpoint& checkpoint, const ModelOptions& options) {
   Config config = Config::from(checkpoint);
   Weights weights = Weights::bind(checkpoint, weight_specs(config), dialect_info(config.n_layers));
-  return std::make_unique<Deepseek4>(std::move(config), std::move(weights), options, model_name(checkpoint));
+  return std::make_unique<Deepseek4>(std::move(config), std::move(weights), options, model_name(checkpoint),
+                                     texts_of(checkpoint));
 }
 
 // Types as conversion would choose them: what must not be a block keeps 16 bits, hyper-connections 32.
@@ -29,10 +30,15 @@ std::unique_ptr<Model> plan(const std::string& config_json, DType type, const Mo
   Config config = Config::from_json(parse_json(config_json, "config.json"), "config.json");
   Weights weights = Weights::planned(weight_specs(config),
                                      [type](const WeightSpec& spec) { return planned_type(spec, type); });
-  return std::make_unique<Deepseek4>(std::move(config), std::move(weights), options, "planned deepseek4");
+  return std::make_unique<Deepseek4>(std::move(config), std::move(weights), options, "planned deepseek4",
+                                     default_texts());
 }
 
 std::vector<WeightSpec> specs(const Checkpoint& checkpoint) { return weight_specs(Config::from(checkpoint)); }
+
+std::vector<WeightSpec> config_specs(const std::string& config_json) {
+  return weight_specs(Config::from_json(parse_json(config_json, "config.json"), "config.json"));
+}
 
 DialectInfo dialects(const Checkpoint& checkpoint) { return dialect_info(Config::from(checkpoint).n_layers); }
 
@@ -40,6 +46,8 @@ void write_metadata(const Checkpoint& checkpoint, GgufMetadata& out) {
   write_config(Config::from(checkpoint), out);
   out.set_string("general.name", model_name(checkpoint));
 }
+
+std::unique_ptr<Dialogue> default_dialogue() { return make_dialogue(default_texts()); }
 
 // Rotation speeds follow from the keys.
 std::vector<ComputedTensor> computed_tensors(const Checkpoint&) { return {}; }
@@ -52,10 +60,11 @@ const Architecture& architecture() {
                                      .load = load,
                                      .plan = plan,
                                      .specs = specs,
+                                     .config_specs = config_specs,
                                      .dialects = dialects,
                                      .write_metadata = write_metadata,
                                      .computed_tensors = computed_tensors,
-                                     .dialogue = make_dialogue};
+                                     .dialogue = default_dialogue};
   return instance;
 }
 

@@ -95,10 +95,12 @@ void check_table(const Tensor& table, int64_t layer, int64_t n_experts) {
 
 }  // namespace
 
-Deepseek4::Deepseek4(Config config, Weights weights, const ModelOptions& options, std::string name)
+Deepseek4::Deepseek4(Config config, Weights weights, const ModelOptions& options, std::string name,
+                     PromptTexts prompt_texts)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       profile_(options.profile),
+      prompt_texts_(std::move(prompt_texts)),
       window_freqs_(config_.window_freqs()),
       compressed_freqs_(config_.compressed_freqs()) {
   if (rounds() && config_.has_ratio(kRatioSparse) &&
@@ -112,7 +114,11 @@ Deepseek4::Deepseek4(Config config, Weights weights, const ModelOptions& options
            .vocab_size = config_.vocab_size,
            .n_experts = config_.n_experts,
            .n_experts_used = config_.n_experts_used,
-           .context_length = config_.context_length};
+           .context_length = config_.context_length,
+           .layer_kinds = {}};
+  for (const int64_t r : config_.ratios) {
+    info_.layer_kinds.emplace_back(r == kRatioNone ? "window" : r == kRatioSparse ? "csa" : "hca");
+  }
   window_freqs_tensor_ = vector_view(window_freqs_, "window rope freqs");
   compressed_freqs_tensor_ = vector_view(compressed_freqs_, "compressed rope freqs");
   bind_layers();
@@ -120,7 +126,7 @@ Deepseek4::Deepseek4(Config config, Weights weights, const ModelOptions& options
   plan_fusion(options);
 }
 
-std::unique_ptr<Dialogue> Deepseek4::dialogue() const { return make_dialogue(); }
+std::unique_ptr<Dialogue> Deepseek4::dialogue() const { return make_dialogue(prompt_texts_); }
 
 const Tensor& Deepseek4::freqs(int64_t layer) const {
   return ratio(layer) == kRatioNone ? window_freqs_tensor_ : compressed_freqs_tensor_;

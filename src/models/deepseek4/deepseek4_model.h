@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/deepseek4/config.h"
+#include "models/deepseek4/prompt_texts.h"
 #include "models/model.h"
 
 namespace synod::deepseek4 {
@@ -85,7 +86,8 @@ struct CacheGroups {
 class Deepseek4 final : public Model {
  public:
   // `weights` holds the roles of weight_specs(config).
-  Deepseek4(Config config, Weights weights, const ModelOptions& options, std::string name);
+  Deepseek4(Config config, Weights weights, const ModelOptions& options, std::string name,
+            PromptTexts prompt_texts);
 
   const ModelInfo& info() const override { return info_; }
   const CacheSpec& cache_spec() const override { return cache_; }
@@ -106,6 +108,7 @@ class Deepseek4 final : public Model {
     int64_t n_tokens;
     Tensor sparse_slots;  // i32 [n_tokens] place of each token in its block of 4; absent without such layers
     Tensor heavy_slots;   // the same for blocks of 128
+    std::vector<int32_t> sparse_values, heavy_values;  // what the slots view
 
     Workspace& ws() const { return be.workspace(); }
   };
@@ -155,6 +158,7 @@ class Deepseek4 final : public Model {
   Config config_;
   Weights weights_;
   Profile profile_;
+  PromptTexts prompt_texts_;
   ModelInfo info_;
   CacheSpec cache_;
   CacheGroups groups_;

@@ -10,14 +10,17 @@ namespace {
 
 constexpr int64_t kActivationBlock = 128;  // values per scale of rounded activations
 
-// Absolute positions modulo the block length, so that chunk borders do not shift them.
-Tensor block_slots(const BatchView& batch, int64_t ratio, Workspace& ws) {
-  const Tensor slots = ws.i32({batch.n_tokens()}, "block slots");
-  if (slots.data == nullptr || batch.positions.data == nullptr) return slots;
+// Absolute positions modulo the block length, so that chunk borders do not shift them. Host memory, as the
+// positions themselves: a device copies what it needs.
+Tensor block_slots(const BatchView& batch, int64_t ratio, std::vector<int32_t>& values) {
+  if (batch.positions.data == nullptr) {
+    return Tensor::contiguous(nullptr, DType::kI32, {batch.n_tokens()}, "block slots");
+  }
   const int32_t* positions = batch.positions.as<const int32_t>();
-  std::transform(positions, positions + batch.n_tokens(), slots.as<int32_t>(),
+  values.resize(static_cast<size_t>(batch.n_tokens()));
+  std::transform(positions, positions + batch.n_tokens(), values.begin(),
                  [ratio](int32_t position) { return position % static_cast<int32_t>(ratio); });
-  return slots;
+  return Tensor::contiguous(values.data(), DType::kI32, {batch.n_tokens()}, "block slots");
 }
 
 }  // namespace
@@ -45,8 +48,8 @@ void Deepseek4::project(int64_t layer, std::string_view kind, const Tensor& x,
 
 Deepseek4::Step Deepseek4::begin(const BatchView& batch, const KvView& kv, Backend& be) const {
   Step step{.batch = batch, .kv = kv, .be = be, .n_tokens = batch.n_tokens()};
-  if (config_.has_ratio(kRatioSparse)) step.sparse_slots = block_slots(batch, kRatioSparse, step.ws());
-  if (config_.has_ratio(kRatioHeavy)) step.heavy_slots = block_slots(batch, kRatioHeavy, step.ws());
+  if (config_.has_ratio(kRatioSparse)) step.sparse_slots = block_slots(batch, kRatioSparse, step.sparse_values);
+  if (config_.has_ratio(kRatioHeavy)) step.heavy_slots = block_slots(batch, kRatioHeavy, step.heavy_values);
   return step;
 }
 

@@ -35,6 +35,10 @@ std::unique_ptr<Model> plan(const std::string& config_json, DType type, const Mo
 
 std::vector<WeightSpec> specs(const Checkpoint& checkpoint) { return weight_specs(read_config(checkpoint)); }
 
+std::vector<WeightSpec> config_specs(const std::string& config_json) {
+  return weight_specs(config_from_json(parse_json(config_json, "config.json"), "config.json"));
+}
+
 DialectInfo dialects_of(const Checkpoint& checkpoint) { return dialects(read_config(checkpoint)); }
 
 std::unique_ptr<Dialogue> default_dialogue() { return make_dialogue({}); }
@@ -52,6 +56,7 @@ const Architecture& architecture() {
       .load = load,
       .plan = plan,
       .specs = specs,
+      .config_specs = config_specs,
       .dialects = dialects_of,
       .write_metadata = write_metadata,
       .computed_tensors = computed_tensors,

@@ -75,6 +75,8 @@ Gemma4::Gemma4(Config config, Weights weights, const ModelOptions& options, std:
   info_.n_experts = config_.n_experts;
   info_.n_experts_used = config_.n_experts_used;
   info_.context_length = config_.context_length;
+  for (const LayerConfig& layer : config_.layers)
+    info_.layer_kinds.emplace_back(layer.sliding ? "sliding" : "full");
 
   sliding_frequencies_ = rope_frequencies(config_.sliding_head_dim, config_.sliding_rope_theta, {});
   full_frequencies_ = rope_frequencies(config_.full_head_dim, config_.full_rope_theta, config_.rope_divisors);
