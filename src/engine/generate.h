@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/sampler.h"
+#include "engine/request.h"
 #include "engine/session.h"
 
 namespace synod {
@@ -19,9 +19,6 @@ struct GenerateOptions {
   int64_t prefill_chunk = 512;  // tokens per forward call of the prompt
   std::vector<int32_t> stop_ids;
 };
-
-enum class FinishReason { kStop, kLength, kCancelled };
-std::string_view name(FinishReason reason);  // "stop", "length", "cancelled"
 
 struct GenerateResult {
   std::vector<int32_t> ids;  // with the stop id, if one ended it

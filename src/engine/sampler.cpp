@@ -2,67 +2,283 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
+#include "engine/vector_math.h"
 
 namespace synod {
+namespace {
 
-void SamplerOptions::check() const {
-  const auto refuse = [](const char* option, const char* range, double got) {
-    fail(Error::Kind::kUsage, "{} must be {}, got {}", option, range, got);
-  };
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// The order is total (logit, then id), so equal logits cannot make the result depend on a sort.
+template <typename Candidate>
+bool before(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+// splitmix64's finaliser: every input bit reaches every output bit.
+uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+void refuse(const char* option, const char* range, double got) {
+  fail(Error::Kind::kUsage, "{} must be {}, got {}", option, range, got);
+}
+
+void check_id(const char* what, int32_t id, int64_t vocab_size) {
+  if (id >= 0 && (vocab_size == 0 || id < vocab_size)) return;
+  if (vocab_size == 0) fail(Error::Kind::kUsage, "{}: token id must be at least 0, got {}", what, id);
+  fail(Error::Kind::kUsage, "{}: token id must be 0 to {}, got {}", what, vocab_size - 1, id);
+}
+
+}  // namespace
+
+void SamplerOptions::check(int64_t vocab_size) const {
   if (!(temperature >= 0.0F) || !std::isfinite(temperature)) refuse("temperature", "at least 0", temperature);
   if (top_k < 0) refuse("top-k", "at least 0", static_cast<double>(top_k));
   if (!(top_p > 0.0F && top_p <= 1.0F)) refuse("top-p", "above 0 and at most 1", top_p);
   if (!(min_p >= 0.0F && min_p < 1.0F)) refuse("min-p", "at least 0 and below 1", min_p);
+  if (!(typical_p > 0.0F && typical_p <= 1.0F)) refuse("typical-p", "above 0 and at most 1", typical_p);
+  if (!(repetition_penalty > 0.0F) || !std::isfinite(repetition_penalty)) {
+    refuse("repetition penalty", "above 0", repetition_penalty);
+  }
+  if (repeat_last_n < -1) refuse("repeat-last-n", "at least -1", static_cast<double>(repeat_last_n));
+  if (!(std::fabs(frequency_penalty) <= 2.0F)) refuse("frequency penalty", "-2 to 2", frequency_penalty);
+  if (!(std::fabs(presence_penalty) <= 2.0F)) refuse("presence penalty", "-2 to 2", presence_penalty);
+  for (const int32_t id : suppress) check_id("suppressed tokens", id, vocab_size);
+  for (const LogitBias& entry : logit_bias) {
+    check_id("logit bias", entry.id, vocab_size);
+    if (std::isnan(entry.bias) || entry.bias == std::numeric_limits<float>::infinity()) {
+      refuse("logit bias", "a number (or -infinity)", entry.bias);
+    }
+  }
 }
 
-Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {
+bool SamplerOptions::has_penalties() const {
+  return (repetition_penalty != 1.0F && repeat_last_n != 0) || frequency_penalty != 0.0F ||
+         presence_penalty != 0.0F;
+}
+
+double random_unit(uint64_t seed, int64_t choice, int64_t position) {
+  constexpr double kUnit = 1.0 / 9007199254740992.0;  // 2^-53
+  const uint64_t stream = mix(seed ^ mix(static_cast<uint64_t>(choice)));
+  return static_cast<double>(mix(stream ^ mix(~static_cast<uint64_t>(position))) >> 11) * kUnit;
+}
+
+Sampler::Sampler(const SamplerOptions& options, int64_t choice) : options_(options), choice_(choice) {
   options.check();
 }
 
-int32_t Sampler::sample(std::span<const float> logits) {
-  choices_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isfinite(logits[i])) choices_.push_back({static_cast<int32_t>(i), logits[i], 0.0});
+void Sampler::accept_prompt(std::span<const int32_t> ids) {
+  if (options_.repetition_penalty == 1.0F || options_.repeat_last_n == 0) return;
+  if (options_.repeat_last_n < 0) {
+    for (const int32_t id : ids) ++recent_[id];
+    return;
   }
-  std::erase_if(choices_, [&](const Choice& c) {
-    return std::ranges::find(options_.suppress, c.id) != options_.suppress.end();
-  });
-  if (choices_.empty()) fail(Error::Kind::kNumeric, "sampling: no finite logit among {}", logits.size());
+  const size_t n = std::min(ids.size(), static_cast<size_t>(options_.repeat_last_n));
+  history_.assign(ids.end() - static_cast<std::ptrdiff_t>(n), ids.end());
+  for (const int32_t id : history_) ++recent_[id];
+}
 
-  // The order is total (logit, then id), so equal logits cannot make the result depend on the sort.
-  const auto before = [](const Choice& a, const Choice& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+void Sampler::accept(int32_t id) {
+  if (options_.frequency_penalty != 0.0F || options_.presence_penalty != 0.0F) ++generated_[id];
+  if (options_.repetition_penalty == 1.0F || options_.repeat_last_n == 0) return;
+  ++recent_[id];
+  if (options_.repeat_last_n < 0) return;
+  history_.push_back(id);
+  const auto last_n = static_cast<size_t>(options_.repeat_last_n);
+  if (history_.size() <= last_n) return;
+  const int32_t old = history_[history_.size() - last_n - 1];
+  if (--recent_[old] == 0) recent_.erase(old);
+}
+
+void Sampler::restrict(std::span<float> logits, const Limits& limits) const {
+  const auto ban = [&](int32_t id) {
+    if (id >= 0 && static_cast<size_t>(id) < logits.size()) logits[static_cast<size_t>(id)] = kMinusInfinity;
   };
-  if (options_.temperature == 0.0F) return std::min_element(choices_.begin(), choices_.end(), before)->id;
+  for (const LogitBias& entry : options_.logit_bias) {
+    if (static_cast<size_t>(entry.id) < logits.size()) logits[static_cast<size_t>(entry.id)] += entry.bias;
+  }
+  for (const int32_t id : options_.suppress) ban(id);
+  for (const int32_t id : limits.banned) ban(id);
+  if (limits.allowed.empty()) return;
+  // A model's vocabulary may be padded beyond the tokenizer's: what the mask does not know is not allowed.
+  const size_t n_words = (logits.size() + 31) / 32;
+  for (size_t word = 0; word < n_words; ++word) {
+    const uint32_t bits = word < limits.allowed.size() ? limits.allowed[word] : 0;
+    if (bits == 0xFFFFFFFFU) continue;
+    const size_t begin = word * 32, end = std::min(begin + 32, logits.size());
+    for (size_t id = begin; id < end; ++id) {
+      logits[id] = ((bits >> (id - begin)) & 1U) != 0 ? logits[id] : kMinusInfinity;
+    }
+  }
+}
 
-  size_t keep = choices_.size();
-  if (options_.top_k > 0) keep = std::min(keep, static_cast<size_t>(options_.top_k));
-  std::partial_sort(choices_.begin(), choices_.begin() + static_cast<std::ptrdiff_t>(keep), choices_.end(),
-                    before);
-  choices_.resize(keep);
+void Sampler::penalise(std::span<float> logits) const {
+  if (options_.repetition_penalty != 1.0F) {
+    for (const auto& [id, count] : recent_) {
+      if (static_cast<size_t>(id) >= logits.size()) continue;
+      float& logit = logits[static_cast<size_t>(id)];
+      logit = logit > 0.0F ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+    }
+  }
+  for (const auto& [id, count] : generated_) {
+    if (static_cast<size_t>(id) >= logits.size()) continue;
+    logits[static_cast<size_t>(id)] -=
+        static_cast<float>(count) * options_.frequency_penalty + options_.presence_penalty;
+  }
+}
 
-  const double largest = choices_.front().logit;
-  double sum = 0.0;
-  for (Choice& c : choices_) sum += c.p = std::exp(static_cast<double>(c.logit) - largest);
-  for (Choice& c : choices_) c.p /= sum;
+int32_t Sampler::pick(std::span<float> logits, int64_t position, const Limits& limits) {
+  restrict(logits, limits);
+  penalise(logits);
+  float top = largest(logits);
+  if (top == std::numeric_limits<float>::infinity()) {  // not a score: never selects
+    for (float& logit : logits) logit = std::isfinite(logit) ? logit : kMinusInfinity;
+    top = largest(logits);
+  }
+  if (top == kMinusInfinity) {
+    fail(Error::Kind::kNumeric, "sampling: no allowed token has a finite logit among {}", logits.size());
+  }
+  if (options_.temperature == 0.0F) {
+    return static_cast<int32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
+  }
+  return draw(logits, top, position);
+}
 
-  double mass = 0.0;
-  for (keep = 0; keep < choices_.size() && mass < options_.top_p; ++keep) mass += choices_[keep].p;
-  choices_.resize(std::max<size_t>(keep, 1));
-  const double floor = options_.min_p * choices_.front().p;
-  while (choices_.back().p < floor) choices_.pop_back();
+int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position) {
+  // What is further below the largest logit has less than 1e-10 of the mass all together, for any vocabulary.
+  constexpr float kReach = 36.0F;
+  const float reach = kReach * std::max(1.0F, options_.temperature);
+  const bool needs_order = options_.top_p < 1.0F || options_.typical_p < 1.0F;
+  float floor = top - reach;
+  // Without samplers before it, min-p is a bound on logits.
+  const float min_p_floor = options_.min_p > 0.0F ? top + std::log(options_.min_p) : kMinusInfinity;
+  if (!needs_order) floor = std::max(floor, min_p_floor);
 
+  top_ = top;
+  if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits.size()) {
+    collect_top_k(logits, static_cast<size_t>(options_.top_k));
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < floor; });
+  } else {
+    collect_above(logits, floor);
+  }
+  if (options_.typical_p < 1.0F) keep_typical();
+  if (options_.top_p < 1.0F) keep_top_p();
+  if (needs_order && options_.min_p > 0.0F) {
+    // The most likely token is kept whatever the typical set was.
+    float best = kMinusInfinity;
+    for (const Candidate& c : candidates_) best = std::max(best, c.logit);
+    const float least = best + std::log(options_.min_p);
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < least; });
+  }
+
+  const float inverse = 1.0F / options_.temperature;
   double total = 0.0;
-  for (Choice& c : choices_) total += c.p = std::exp((c.logit - largest) / options_.temperature);
-  constexpr double kUnit = 1.0 / 9007199254740992.0;  // 2^-53
-  double rest = static_cast<double>(random_() >> 11) * kUnit * total;
-  for (const Choice& c : choices_) {
-    rest -= c.p;
+  for (Candidate& c : candidates_) {
+    c.p = exp_negative(std::min(0.0F, (c.logit - top_) * inverse));
+    total += static_cast<double>(c.p);
+  }
+  if (!(total > 0.0)) return std::min_element(candidates_.begin(), candidates_.end(), before<Candidate>)->id;
+  double rest = random_unit(options_.seed, choice_, position) * total;
+  int32_t last = -1;  // the sum of p may round below `rest`
+  for (const Candidate& c : candidates_) {
+    if (c.p == 0.0F) continue;
+    last = c.id;
+    rest -= static_cast<double>(c.p);
     if (rest < 0.0) return c.id;
   }
-  return choices_.back().id;
+  return last;
+}
+
+// The k first in order, sorted. One pass: what does not beat the k-th best so far is skipped, the buffer is
+// cut back to k whenever it has doubled. An id that ties with the k-th comes later, so it loses.
+void Sampler::collect_top_k(std::span<const float> logits, size_t k) {
+  candidates_.clear();
+  const size_t limit = std::max<size_t>(2 * k, 256);
+  float threshold = kMinusInfinity;
+  const auto cut = [&] {
+    if (candidates_.size() <= k) return;
+    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(k) - 1,
+                     candidates_.end(), before<Candidate>);
+    candidates_.resize(k);
+    threshold = candidates_[k - 1].logit;
+  };
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!(logits[i] > threshold)) continue;
+    candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
+    if (candidates_.size() == limit) cut();
+  }
+  cut();
+  std::sort(candidates_.begin(), candidates_.end(), before<Candidate>);
+}
+
+void Sampler::collect_above(std::span<const float> logits, float floor) {
+  candidates_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] >= floor) candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
+  }
+}
+
+// p = e^(logit - top), not normalised; returns the sum.
+double Sampler::weigh() {
+  double sum = 0.0;
+  for (Candidate& c : candidates_) sum += static_cast<double>(c.p = exp_negative(c.logit - top_));
+  return sum;
+}
+
+// Meister et al., "Locally typical sampling": by |surprise - entropy|, the smallest set of enough mass.
+void Sampler::keep_typical() {
+  const double sum = weigh();
+  double entropy = 0.0;  // of p / sum, in nats
+  for (const Candidate& c : candidates_) {
+    if (c.p > 0.0F) entropy -= static_cast<double>(c.p) / sum * std::log(static_cast<double>(c.p) / sum);
+  }
+  const double log_sum = std::log(sum);
+  const auto distance = [&](const Candidate& c) {
+    return std::fabs(log_sum - static_cast<double>(c.logit - top_) - entropy);
+  };
+  std::sort(candidates_.begin(), candidates_.end(), [&](const Candidate& a, const Candidate& b) {
+    const double da = distance(a), db = distance(b);
+    return da != db ? da < db : before(a, b);
+  });
+  double mass = 0.0;
+  size_t keep = 0;
+  while (keep < candidates_.size() && mass < static_cast<double>(options_.typical_p) * sum) {
+    mass += static_cast<double>(candidates_[keep++].p);
+  }
+  candidates_.resize(std::max<size_t>(keep, 1));
+  std::sort(candidates_.begin(), candidates_.end(), before<Candidate>);
+}
+
+// Sorts only as far as the mass needs.
+void Sampler::keep_top_p() {
+  const double target = static_cast<double>(options_.top_p) * weigh();
+  double mass = 0.0;
+  size_t keep = 0, sorted = 0;
+  for (size_t block = 64; keep < candidates_.size() && mass < target; ++keep) {
+    if (keep == sorted) {
+      sorted = std::min(candidates_.size(), sorted + block);
+      std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(keep),
+                        candidates_.begin() + static_cast<std::ptrdiff_t>(sorted), candidates_.end(),
+                        before<Candidate>);
+      block *= 8;
+    }
+    mass += static_cast<double>(candidates_[keep].p);
+  }
+  candidates_.resize(std::max<size_t>(keep, 1));
+}
+
+int32_t Sampler::sample(std::span<const float> logits) {
+  copy_.assign(logits.begin(), logits.end());
+  const int32_t id = pick(copy_, position_++, {});
+  accept(id);
+  return id;
 }
 
 }  // namespace synod

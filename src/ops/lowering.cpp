@@ -1,5 +1,7 @@
 #include "ops/lowering.h"
 
+#include <vector>
+
 namespace synod {
 
 void lower(const Projections& op, Backend& be) {
@@ -63,16 +65,16 @@ void lower(const Compress& op, Backend& be) {
       .out = pooled, .state = op.state, .batch = op.batch, .ratio = op.ratio, .overlap = op.overlap});
   be(RmsNorm{.out = pooled, .x = pooled, .weight = op.norm, .eps = op.eps});
 
-  const Tensor positions = ws.i32({n}, "block_positions");  // of each block's first token
-  if (!ws.dry()) {
-    int64_t i = 0;
-    for (int64_t s = 0; s < op.batch->n_sequences(); ++s) {
-      const int64_t first = op.batch->past[static_cast<size_t>(s)] / op.ratio;
-      for (int64_t w = first; w < op.batch->total(s) / op.ratio; ++w) {
-        positions.as<int32_t>()[i++] = static_cast<int32_t>(w * op.ratio);
-      }
+  // Of each block's first token. Host memory, as the positions of a batch: a device copies what it needs.
+  std::vector<int32_t> first_tokens;
+  for (int64_t s = 0; s < op.batch->n_sequences(); ++s) {
+    const int64_t first = op.batch->past[static_cast<size_t>(s)] / op.ratio;
+    for (int64_t w = first; w < op.batch->total(s) / op.ratio; ++w) {
+      first_tokens.push_back(static_cast<int32_t>(w * op.ratio));
     }
   }
+  const Tensor positions = Tensor::contiguous(ws.dry() ? nullptr : first_tokens.data(), DType::kI32, {n},
+                                              "block_positions");
   be(Rope{.x = pooled,
           .positions = positions,
           .freqs = op.freqs,

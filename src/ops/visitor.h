@@ -51,4 +51,33 @@ struct ByteCounter : OperandVisitor {
   void cache_out(std::string_view, const CacheRows& rows, int64_t n) { other += n * rows.row_bytes; }
 };
 
+// Arithmetic of an op, a multiply-add as two: products with weights, and scores and values of attention. What
+// else an op computes is not counted.
+struct FlopCounter : OperandVisitor {
+  double flops = 0.0;
+
+  void out(std::string_view, const Tensor& t) { out_ = t; }
+  void weight(std::string_view, const Matrix& m) {
+    flops += 2.0 * static_cast<double>(m.n_in) * static_cast<double>(out_.size());
+  }
+  void experts(std::string_view, std::span<const Matrix> e, int64_t n_tokens, int64_t k) {
+    if (e.empty()) return;
+    flops += 2.0 * static_cast<double>(n_tokens * k) * static_cast<double>(e[0].n_out * e[0].n_in);
+  }
+  void cache_in(std::string_view, const CacheRows&, const BatchView& batch, int64_t window, int64_t ratio) {
+    double visible = 0.0, tokens = 0.0;
+    for (int64_t s = 0; s < batch.n_sequences(); ++s) {
+      for (int64_t i = 0; i < batch.new_tokens(s); ++i) {
+        const int64_t all = (batch.past[static_cast<size_t>(s)] + i + 1) / ratio;
+        visible += static_cast<double>(window > 0 ? std::min(all, window) : all);
+      }
+      tokens += static_cast<double>(batch.new_tokens(s));
+    }
+    flops += 2.0 * visible * static_cast<double>(out_.size()) / std::max(tokens, 1.0);
+  }
+
+ private:
+  Tensor out_;  // the output visited last
+};
+
 }  // namespace synod

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <type_traits>
 
 #include "ops/visitor.h"
 #include "wrap/text_file.h"
@@ -17,8 +18,8 @@ int64_t now_ns() {
 
 }  // namespace
 
-Trace::Trace(Backend& inner, bool keep_events)
-    : inner_(inner), keep_events_(keep_events), origin_ns_(now_ns()) {}
+Trace::Trace(Backend& inner, bool keep_events, LayerKind layer_kind)
+    : inner_(inner), keep_events_(keep_events), layer_kind_(std::move(layer_kind)), origin_ns_(now_ns()) {}
 
 void Trace::begin(const Label& label) {
   labels_.push_back(label);
@@ -38,13 +39,16 @@ void Trace::traced(const Op& op) {
   inner_.join();  // else the time of an op that runs later would show at whatever waits for it
   const int64_t ns = now_ns() - start;
   ByteCounter bytes;
-  op.visit(bytes);
-  Row& row = rows_[{std::string(label.part), std::string(Op::kName)}];
-  row.part = label.part;
-  row.op = Op::kName;
+  FlopCounter flops;
+  op.visit(bytes), op.visit(flops);
+  const std::string kind(layer_kind_ && label.layer >= 0 ? layer_kind_(label.layer) : "");
+  Row& row = rows_[{std::string(label.part), kind, std::string(Op::kName)}];
+  row.part = label.part, row.kind = kind, row.op = Op::kName;
   ++row.calls;
   row.ns += ns;
   row.bytes += bytes.weights + bytes.other;
+  // Rows of SparseAttention are keys and values at once.
+  row.flops += flops.flops * (std::is_same_v<Op, SparseAttention> ? 2.0 : 1.0);
   if (keep_events_)
     events_.push_back({std::string(Op::kName), std::string(label.part), label.layer, start, ns});
 }
@@ -64,19 +68,23 @@ std::vector<Trace::Row> Trace::rows() const {
   return result;
 }
 
-std::string Trace::table(double ceiling_gb_s) const {
+std::string Trace::table(const Ceilings& ceilings) const {
   const std::vector<Row> sorted = rows();
-  int64_t all_ns = 0;
-  for (const Row& row : sorted) all_ns += row.ns;
-  std::string text =
-      fmt::format("{:<24} {:<18} {:>8} {:>10} {:>6} {:>8}", "part", "op", "calls", "ms", "time", "GB/s");
-  text += ceiling_gb_s > 0.0 ? fmt::format(" {:>8}\n", "ceiling") : "\n";
+  double all_ns = 0.0;
+  for (const Row& row : sorted) all_ns += static_cast<double>(row.ns);
+  const bool with_share = ceilings.gb_s > 0.0 || ceilings.gflop_s > 0.0;
+  std::string text = fmt::format("{:<18} {:<8} {:<17} {:>7} {:>10} {:>6} {:>7} {:>8}", "part", "layers", "op",
+                                 "calls", "ms", "time", "GB/s", "GFLOP/s");
+  text += with_share ? fmt::format(" {:>8}\n", "ceiling") : "\n";
   for (const Row& row : sorted) {
-    const double gb_s = row.ns > 0 ? static_cast<double>(row.bytes) / static_cast<double>(row.ns) : 0.0;
-    const double share = all_ns > 0 ? 100.0 * static_cast<double>(row.ns) / static_cast<double>(all_ns) : 0.0;
-    text += fmt::format("{:<24} {:<18} {:>8} {:>10.3f} {:>5.1f}% {:>8.2f}", row.part.empty() ? "-" : row.part,
-                        row.op, row.calls, static_cast<double>(row.ns) * 1e-6, share, gb_s);
-    text += ceiling_gb_s > 0.0 ? fmt::format(" {:>7.1f}%\n", 100.0 * gb_s / ceiling_gb_s) : "\n";
+    const double ns = std::max(static_cast<double>(row.ns), 1.0);
+    const double gb_s = static_cast<double>(row.bytes) / ns, gflop_s = row.flops / ns;
+    text += fmt::format("{:<18} {:<8} {:<17} {:>7} {:>10.3f} {:>5.1f}% {:>7.2f} {:>8.1f}",
+                        row.part.empty() ? "-" : row.part, row.kind.empty() ? "-" : row.kind, row.op,
+                        row.calls, ns * 1e-6, 100.0 * ns / std::max(all_ns, 1.0), gb_s, gflop_s);
+    const double share = std::max(ceilings.gb_s > 0.0 ? gb_s / ceilings.gb_s : 0.0,
+                                  ceilings.gflop_s > 0.0 ? gflop_s / ceilings.gflop_s : 0.0);
+    text += with_share ? fmt::format(" {:>7.1f}%\n", 100.0 * share) : "\n";
   }
   return text;
 }

@@ -1,7 +1,9 @@
 // Trace: time and bytes of every op, as a table per part and op, and as a Chrome trace.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,8 +14,10 @@ namespace synod {
 
 class Trace final : public Backend {
  public:
+  // Kind of a layer ("sliding", "full", ...), which the table tells apart.
+  using LayerKind = std::function<std::string_view(int64_t layer)>;
   // `inner` runs the ops. `keep_events` records each op for write_chrome_trace.
-  explicit Trace(Backend& inner, bool keep_events = false);
+  explicit Trace(Backend& inner, bool keep_events = false, LayerKind layer_kind = {});
 
   std::string_view name() const override { return inner_.name(); }
   Buffer allocate(int64_t bytes) override { return inner_.allocate(bytes); }
@@ -33,14 +37,22 @@ class Trace final : public Backend {
 
   struct Row {
     std::string part;  // label's part, "" outside
+    std::string kind;  // of the layers, "" outside them
     std::string op;
     int64_t calls = 0;
     int64_t ns = 0;
-    int64_t bytes = 0;  // operands read and written, weights as stored
+    int64_t bytes = 0;   // operands read and written, weights as stored
+    double flops = 0.0;  // of products and attention
+  };
+  // What the machine can do; 0 = not known.
+  struct Ceilings {
+    double gb_s = 0.0;     // bytes read
+    double gflop_s = 0.0;  // multiply-adds as two
   };
   std::vector<Row> rows() const;  // largest time first
-  // Table with ms, share of time, GB/s and share of `ceiling_gb_s` (0 = column left out).
-  std::string table(double ceiling_gb_s = 0.0) const;
+  // Table with ms, share of time, GB/s, GFLOP/s and, where ceilings are known, the larger of both shares.
+  std::string table(const Ceilings& ceilings) const;
+  void clear() { rows_.clear(), events_.clear(); }
   void write_chrome_trace(const std::string& path) const;  // kFailure when it cannot be written
 
  private:
@@ -54,8 +66,9 @@ class Trace final : public Backend {
   };
   Backend& inner_;
   bool keep_events_;
+  LayerKind layer_kind_;
   std::vector<Label> labels_;
-  std::map<std::pair<std::string, std::string>, Row> rows_;
+  std::map<std::array<std::string, 3>, Row> rows_;
   std::vector<Event> events_;
   int64_t origin_ns_;
 };

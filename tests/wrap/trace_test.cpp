@@ -47,9 +47,9 @@ TEST(Trace, TheTableHasAShareOfTheCeilingOnRequest) {
   RefBackend inner;
   Trace trace(inner);
   step.run(trace);
-  EXPECT_NE(trace.table().find("expert_ffn"), std::string::npos);
-  EXPECT_EQ(trace.table().find("ceiling"), std::string::npos);
-  EXPECT_NE(trace.table(100.0).find("ceiling"), std::string::npos);
+  EXPECT_NE(trace.table({}).find("expert_ffn"), std::string::npos);
+  EXPECT_EQ(trace.table({}).find("ceiling"), std::string::npos);
+  EXPECT_NE(trace.table({.gb_s = 100.0}).find("ceiling"), std::string::npos);
 }
 
 TEST(Trace, WritesAChromeTrace) {
