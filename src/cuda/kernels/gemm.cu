@@ -1,0 +1,354 @@
+// Products with many activation rows: f16 tensor-core tiles (mma.m16n8k16, f32 accumulators). Weights are
+// decoded into shared memory, scaled by a power of two; activations are f16 rows scaled by a power of two
+// (HalfRows). For weights that f16 holds exactly (or nearly) the activation's rounding error is a second
+// product; f32 weights take a third. K runs in order and a column of an mma knows nothing of its neighbours,
+// so results do not depend on which tokens share a tile.
+#include "cuda/kernels/decode.cuh"
+
+namespace synod::cuda {
+namespace {
+
+constexpr int kTileRows = 128, kTileTokens = kGemmTokens, kTileK = 32, kThreads = 256;
+constexpr int kPitch = kTileK + 8;  // f16 values: rows of 80 bytes touch all banks in an ldmatrix
+constexpr int kTileValues = kTileRows * kPitch;
+static_assert(kTileRows == kTileTokens, "one pitch and size for both operands");
+
+enum Split : int { kNone = 0, kActivations = 1, kBoth = 2 };
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ void copy_16(void* shared, const void* global, bool valid) {
+  const int bytes = valid ? 16 : 0;  // the rest is filled with zeros
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+               "r"(bytes));
+}
+__device__ __forceinline__ void copies_done() {
+  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+}
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t pack(float a, float b) {
+  const __half2 h = __floats2half2_rn(a, b);
+  return *reinterpret_cast<const uint32_t*>(&h);
+}
+
+// 16 values as f16 to `high`, and what rounding lost to `low` (kBoth).
+template <int kSplit>
+__device__ __forceinline__ void store_weights(const float (&v)[16], float range, __half* high, __half* low) {
+  uint32_t words[8], rest[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float a = v[2 * i] * range, b = v[2 * i + 1] * range;
+    words[i] = pack(a, b);
+    if constexpr (kSplit == kBoth) {
+      const __half2 h = *reinterpret_cast<const __half2*>(&words[i]);
+      rest[i] = pack(a - __low2float(h), b - __high2float(h));
+    }
+  }
+  auto* to = reinterpret_cast<uint4*>(high);
+  to[0] = make_uint4(words[0], words[1], words[2], words[3]);
+  to[1] = make_uint4(words[4], words[5], words[6], words[7]);
+  if constexpr (kSplit == kBoth) {
+    auto* to_low = reinterpret_cast<uint4*>(low);
+    to_low[0] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
+    to_low[1] = make_uint4(rest[4], rest[5], rest[6], rest[7]);
+  }
+}
+
+// Shared memory per stage: weights, activations, [activations low], [weights low].
+__host__ __device__ constexpr int tiles_of(int split) {
+  return split == kNone ? 2 : split == kActivations ? 3 : 4;
+}
+
+template <Codec kCodec, int kSplit>
+__global__ void __launch_bounds__(kThreads) gemm_kernel(const __grid_constant__ GemmParams p) {
+  extern __shared__ __align__(128) __half shared[];
+  __shared__ int64_t x_rows[kTileTokens];    // row of HalfRows, -1 for none
+  __shared__ int64_t out_rows[kTileTokens];  // row of out
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
+  begin();
+
+  int64_t weight_base = 0;
+  int n_tile = kTileTokens;
+  if (p.tile_expert != nullptr) {
+    const int expert = p.tile_expert[blockIdx.y];
+    if (expert < 0) return;
+    weight_base = expert * p.rows;
+    n_tile = p.tile_count[blockIdx.y];
+  } else {
+    n_tile = static_cast<int>(
+        min(static_cast<int64_t>(kTileTokens), p.n_tokens - static_cast<int64_t>(blockIdx.y) * kTileTokens));
+  }
+  const int group = static_cast<int>(blockIdx.z);
+  if (p.n_groups > 0) weight_base = group * p.rows;
+  if (tid < kTileTokens) {
+    int64_t x_row = -1, out_row = -1;
+    if (tid < n_tile) {
+      if (p.tile_expert != nullptr) {
+        const int slot = p.slots[p.tile_start[blockIdx.y] + tid];
+        x_row = p.x_per_slot != 0 ? slot : slot / p.k;
+        out_row = slot;
+      } else {
+        x_row = static_cast<int64_t>(blockIdx.y) * kTileTokens + tid;
+        if (p.n_groups > 0) x_row = x_row * p.n_groups + group;
+        out_row = x_row;
+      }
+    }
+    x_rows[tid] = x_row;
+    out_rows[tid] = out_row;
+  }
+  __syncthreads();
+
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kTileRows;
+  const int64_t my_row = weight_base + min(first_row + tid / 2, p.rows - 1);
+  const int my_k = tid % 2 * 16;
+  const int n_in = p.weight.n_in, steps = static_cast<int>(p.x.stride / kTileK);
+  constexpr int kStage = tiles_of(kSplit) * kTileValues;
+
+  const auto copy_x = [&](int step, int stage) {
+    __half* to = shared + stage * kStage + kTileValues;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int piece = tid + i * kThreads, row = piece / 4, column = piece % 4 * 8;
+      const int64_t x_row = x_rows[row];
+      const int64_t offset = max(x_row, int64_t{0}) * p.x.stride + step * kTileK + column;
+      copy_16(to + row * kPitch + column, p.x.high + offset, x_row >= 0);
+      if constexpr (kSplit != kNone) {
+        copy_16(to + kTileValues + row * kPitch + column, p.x.low + offset, x_row >= 0);
+      }
+    }
+  };
+  Decoder<kCodec> decoder;
+  const auto load_weights = [&](int step) {
+    const int k = step * kTileK + my_k;
+    decoder.load_from(p.weight, my_row, k < n_in ? k : 0);
+  };
+  const auto put_weights = [&](int step, int stage) {
+    float v[16];
+    decoder.values(v);
+    if (step * kTileK + my_k >= n_in) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] = 0.0F;
+    }
+    __half* to = shared + stage * kStage + tid / 2 * kPitch + my_k;
+    store_weights<kSplit>(v, p.weight.range, to, to + 3 * kTileValues);
+  };
+
+  float acc[4][4][4] = {};  // [16 rows][8 tokens] tiles of this warp's 64 rows and 32 tokens
+  const int warp_row = warp % 2 * 64, warp_token = warp / 2 * 32;
+  copy_x(0, 0);
+  load_weights(0);
+  put_weights(0, 0);
+  copies_done();
+  __syncthreads();
+  for (int step = 0; step < steps; ++step) {
+    const int stage = step % 2;
+    const bool more = step + 1 < steps;
+    if (more) {
+      copy_x(step + 1, stage ^ 1);
+      load_weights(step + 1);
+    }
+    const __half* a_tile = shared + stage * kStage;
+    const __half* b_tile = a_tile + kTileValues;
+#pragma unroll
+    for (int k = 0; k < kTileK; k += 16) {
+      uint32_t a[4][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        load_matrices(a[i], a_tile + (warp_row + 16 * i + lane % 16) * kPitch + k + lane / 16 * 8);
+      }
+      const auto add_products = [&](const __half* tile) {
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+          uint32_t b[4];
+          load_matrices(
+              b, tile + (warp_token + 8 * j + lane / 16 * 8 + lane % 8) * kPitch + k + lane / 8 % 2 * 8);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            multiply_add(acc[i][j], a[i], b[0], b[1]);
+            multiply_add(acc[i][j + 1], a[i], b[2], b[3]);
+          }
+        }
+      };
+      add_products(b_tile);
+      if constexpr (kSplit != kNone) add_products(b_tile + kTileValues);
+      if constexpr (kSplit == kBoth) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          load_matrices(
+              a[i], a_tile + 3 * kTileValues + (warp_row + 16 * i + lane % 16) * kPitch + k + lane / 16 * 8);
+        }
+        add_products(b_tile);
+      }
+    }
+    if (more) put_weights(step + 1, stage ^ 1);
+    copies_done();
+    __syncthreads();
+  }
+
+  const float unscale = 1.0F / p.weight.range;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int token = warp_token + 8 * j + lane % 4 * 2 + e;
+      const int64_t out_row = out_rows[token];
+      if (out_row < 0) continue;
+      const float scale = p.x.scale[x_rows[token]] * unscale;
+      float* out = row_of(p.out, out_row);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t row = first_row + warp_row + 16 * i + lane / 4;
+        if (row < p.rows) out[row] = acc[i][j][e] * scale;
+        if (row + 8 < p.rows) out[row + 8] = acc[i][j][e + 2] * scale;
+      }
+    }
+  }
+}
+
+// One block per row.
+__global__ void __launch_bounds__(256) half_kernel(const __grid_constant__ HalfParams p) {
+  __shared__ float scratch[8];
+  begin();
+  const float* x = row_of(p.x, blockIdx.x);
+  float largest = 0.0F;
+  for (int i = static_cast<int>(threadIdx.x); i < p.x.d; i += 256) largest = fmaxf(largest, fabsf(x[i]));
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = largest;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) largest = fmaxf(largest, scratch[i]);
+  // Largest value in [2^10, 2^11): room above, and 2^-24 below for what is small.
+  const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
+  const int shift = largest == 0.0F || exponent == 128 ? 0 : min(10 - exponent, 100);
+  const float factor = ldexpf(1.0F, shift);
+  if (threadIdx.x == 0) p.out.scale[blockIdx.x] = ldexpf(1.0F, -shift);
+  auto* high = reinterpret_cast<__half*>(p.out.high) + static_cast<int64_t>(blockIdx.x) * p.out.stride;
+  auto* low = p.out.low == nullptr
+                  ? nullptr
+                  : reinterpret_cast<__half*>(p.out.low) + static_cast<int64_t>(blockIdx.x) * p.out.stride;
+  for (int i = static_cast<int>(threadIdx.x); i < p.out.stride; i += 256) {
+    const float v = i < p.x.d ? x[i] * factor : 0.0F;
+    const __half h = __float2half_rn(v);
+    high[i] = h;
+    if (low != nullptr) low[i] = __float2half_rn(v - __half2float(h));
+  }
+}
+
+// One block per expert.
+__global__ void __launch_bounds__(256) count_kernel(const __grid_constant__ SortParams p) {
+  __shared__ int scratch[8];
+  begin();
+  const int expert = static_cast<int>(blockIdx.x), n = p.n_tokens * p.k;
+  int count = 0;
+  bool bad = false;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 256) {
+    const int id = p.ids[i / p.k * p.ids_stride + i % p.k];
+    count += id == expert ? 1 : 0;
+    bad = bad || id < 0 || id >= p.n_experts;
+  }
+  if (expert == 0 && bad) raise(p.status, 2);
+  count = warp_sum(count);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = count;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  int sum = 0;
+  for (int i = 0; i < 8; ++i) sum += scratch[i];
+  p.counts[expert] = sum;
+}
+
+// Places the slots of an expert in token order and lists its tiles; the block after the last ends the list.
+__global__ void __launch_bounds__(256) place_kernel(const __grid_constant__ SortParams p) {
+  __shared__ int scratch[8];
+  __shared__ int bases[2];
+  begin();
+  const int expert = static_cast<int>(blockIdx.x), n = p.n_tokens * p.k, tid = static_cast<int>(threadIdx.x);
+  if (tid < 32) {
+    int slots = 0, tiles = 0;
+    for (int e = tid; e < expert; e += 32) slots += p.counts[e], tiles += div_up(p.counts[e], kGemmTokens);
+    slots = warp_sum(slots), tiles = warp_sum(tiles);
+    if (tid == 0) bases[0] = slots, bases[1] = tiles;
+  }
+  __syncthreads();
+  int base = bases[0];
+  const int first_tile = bases[1];
+  if (expert == p.n_experts) {
+    for (int i = first_tile + tid; i < p.max_tiles; i += 256) p.tile_expert[i] = -1;
+    return;
+  }
+  const int count = p.counts[expert];
+  for (int i = tid; i < div_up(count, kGemmTokens); i += 256) {
+    p.tile_expert[first_tile + i] = expert;
+    p.tile_start[first_tile + i] = base + i * kGemmTokens;
+    p.tile_count[first_tile + i] = min(kGemmTokens, count - i * kGemmTokens);
+  }
+  if (count == 0) return;
+  for (int first = 0; first < n; first += 256) {
+    const int i = first + tid;
+    const bool mine = i < n && p.ids[i / p.k * p.ids_stride + i % p.k] == expert;
+    const uint32_t votes = __ballot_sync(0xffffffffU, mine);
+    if (tid % 32 == 0) scratch[tid / 32] = __popc(votes);
+    __syncthreads();
+    int before = base, total = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      if (w < tid / 32) before += scratch[w];
+      total += scratch[w];
+    }
+    if (mine) p.slots[before + __popc(votes & ((1U << (tid % 32)) - 1U))] = i;
+    base += total;
+    __syncthreads();
+  }
+}
+
+template <Codec kCodec>
+constexpr int split_of() {
+  if (kCodec == Codec::kF16 || kCodec == Codec::kBF16) return kActivations;
+  return kCodec == Codec::kBlocks ? kBoth : kNone;
+}
+
+}  // namespace
+
+bool needs_low_half(const DeviceMatrix& m) {
+  return with_codec(m.codec, rows_aligned(m),
+                    [](auto tag) { return split_of<decltype(tag)::kValue>() != kNone; });
+}
+
+Launch to_half(const HalfParams& p) {
+  return make_launch("to_half", half_kernel, static_cast<unsigned>(p.n_rows), 256, p);
+}
+
+Launch gemm(const GemmParams& p) {
+  return with_codec(p.weight.codec, rows_aligned(p.weight), [&](auto tag) {
+    constexpr Codec kCodec = decltype(tag)::kValue;
+    constexpr int kSplit = split_of<kCodec>();
+    const auto tiles =
+        p.tile_expert != nullptr ? p.max_tiles : static_cast<int>(div_up<int64_t>(p.n_tokens, kTileTokens));
+    const dim3 grid(static_cast<unsigned>(div_up<int64_t>(p.rows, kTileRows)), static_cast<unsigned>(tiles),
+                    static_cast<unsigned>(p.n_groups > 0 ? p.n_groups : 1));
+    return make_launch("gemm", gemm_kernel<kCodec, kSplit>, grid, kThreads, p,
+                       sizeof(__half) * 2 * tiles_of(kSplit) * kTileValues);
+  });
+}
+
+Launch sort_count(const SortParams& p) {
+  return make_launch("sort_count", count_kernel, static_cast<unsigned>(p.n_experts), 256, p);
+}
+Launch sort_place(const SortParams& p) {
+  return make_launch("sort_place", place_kernel, static_cast<unsigned>(p.n_experts + 1), 256, p);
+}
+
+}  // namespace synod::cuda

@@ -1,0 +1,316 @@
+// What happens to one head of one token: rotation, norms, cache rows, small-float round trips, Hadamard.
+#include "cuda/kernels/blocks.cuh"
+#include "cuda/kernels/cache.cuh"
+#include "cuda/kernels/common.cuh"
+
+namespace synod::cuda {
+namespace {
+
+constexpr int kHeadWarps = 4;
+
+__device__ __forceinline__ void turn(float& a, float& b, float phase, bool inverse) {
+  float s, c;
+  sincosf(phase, &s, &c);
+  if (inverse) s = -s;
+  const float ta = a * c - b * s;
+  b = b * c + a * s;
+  a = ta;
+}
+
+// One warp per (token, head).
+__global__ void __launch_bounds__(32 * kHeadWarps) rope_kernel(const __grid_constant__ RopeParams p) {
+  begin();
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * kHeadWarps + threadIdx.x / 32;
+  if (r >= p.n_rows) return;
+  float* x = row_of(p.x, r) + p.first;
+  const auto position = static_cast<float>(p.positions[r / p.x.n1]);
+  const int step = p.interleaved != 0 ? 2 : 1, partner = p.interleaved != 0 ? 1 : p.n_pairs;
+  for (int i = static_cast<int>(threadIdx.x % 32); i < p.n_pairs; i += 32) {
+    turn(x[i * step], x[i * step + partner], position * p.freqs[i], p.inverse != 0);
+  }
+}
+
+__global__ void __launch_bounds__(32 * kHeadWarps) head_kernel(const __grid_constant__ HeadProgram p) {
+  extern __shared__ float rows[];  // [kHeadWarps][p.widest]
+  begin();
+  const int64_t w = static_cast<int64_t>(blockIdx.x) * kHeadWarps + threadIdx.x / 32;
+  float* h = rows + threadIdx.x / 32 * p.widest;
+  const int64_t t = w / p.max_heads;
+  const auto head = static_cast<int>(w % p.max_heads);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (t >= p.n_tokens) return;
+  const int32_t position = p.positions == nullptr ? 0 : p.positions[t];
+  for (int n = 0; n < p.n_items; ++n) {
+    const HeadItem& item = p.items[n];
+    if (head >= item.n_heads) continue;
+    const int64_t offset = t * item.out.s0 + head * item.out.s1;
+    const float* x = item.x + offset;
+    float* out = item.out.p + offset;
+    const int d = item.out.d;
+    // The head lies in shared memory between the steps.
+    constexpr int kHeld = 16;
+    float held[kHeld], sum = 0.0F;
+    for (int base = 0; base < d; base += 32 * kHeld) {
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) {
+        const int i = base + lane + 32 * j;
+        held[j] = i < d ? x[i] : 0.0F;
+      }
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) {
+        const int i = base + lane + 32 * j;
+        if (i < d) h[i] = held[j];
+        sum = fmaf(held[j], held[j], sum);
+      }
+    }
+    const float factor =
+        item.norm == 0 ? 1.0F : item.factor / sqrtf(warp_sum(sum) / static_cast<float>(d) + item.eps);
+    if (item.norm != 0) {
+#pragma unroll 4
+      for (int i = lane; i < d; i += 32)
+        h[i] = h[i] * factor * (item.weight == nullptr ? 1.0F : item.weight[i]);
+    }
+    __syncwarp();
+    if (item.rotate != 0) {
+      float* turned = h + p.first;
+      const int step = p.interleaved != 0 ? 2 : 1, partner = p.interleaved != 0 ? 1 : p.n_pairs;
+#pragma unroll 4
+      for (int i = lane; i < p.n_pairs; i += 32) {
+        turn(turned[i * step], turned[i * step + partner], static_cast<float>(position) * p.freqs[i], false);
+      }
+      __syncwarp();
+    }
+#pragma unroll 4
+    for (int i = lane; i < d; i += 32) out[i] = h[i];
+    if (item.store != 0) {
+      std::byte* row = cache_row(item.rows, p.batch.sequence[t], p.batch.position[t]);
+      store_row(item.rows.dtype, row, head * d, h, d, lane, 32, p.status);
+    }
+    __syncwarp();
+  }
+}
+
+__device__ float power_of_two_scale(float a, float inverse_max) {
+  const uint32_t bits = __float_as_uint(a * inverse_max);
+  const int exponent = static_cast<int>(bits >> 23) - 127 + ((bits & 0x7fffffU) != 0 ? 1 : 0);
+  return ldexpf(1.0F, exponent);
+}
+__device__ float to_e2m1(float v) {
+  const float m = fabsf(v);
+  if (v != v) return v;
+  const float r = m <= 0.25F   ? 0.0F
+                  : m < 0.75F  ? 0.5F
+                  : m <= 1.25F ? 1.0F
+                  : m < 1.75F  ? 1.5F
+                  : m <= 2.5F  ? 2.0F
+                  : m < 3.5F   ? 3.0F
+                  : m <= 5.0F  ? 4.0F
+                               : 6.0F;
+  return copysignf(r, v);
+}
+// Nearest E4M3 value, ties to even, saturating at 448.
+__device__ float to_e4m3(float v) {
+  if (v != v) return v;
+  const float m = fminf(fabsf(v), 448.0F);
+  // Step of the binade; below 2^-6 the grid is that of the subnormals, 2^-9.
+  const int exponent = max(static_cast<int>(__float_as_uint(m) >> 23) - 127, -6);
+  const float step = ldexpf(1.0F, exponent - 3);
+  return copysignf(fminf(rintf(m / step) * step, 448.0F), v);
+}
+
+// One warp per block of values; the values after `count` are copied by the warps past the last block.
+__global__ void __launch_bounds__(256) round_trip_kernel(const __grid_constant__ RoundTripParams p) {
+  begin();
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int blocks = div_up(p.count, p.block) + 1;
+  const int64_t w = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  const int64_t r = w / blocks;
+  const auto b = static_cast<int>(w % blocks);
+  if (r >= p.n_rows) return;
+  const float* x = row_of(p.x, r);
+  float* out = row_of(p.out, r);
+  if (b == blocks - 1) {
+    if (out == x) return;
+    for (int i = p.count + lane; i < p.x.d; i += 32) out[i] = x[i];
+    return;
+  }
+  const int first = b * p.block, end = min(first + p.block, p.count);
+  float a = p.fp4 != 0 ? 6.0F * 0x1p-126F : 1e-4F;
+  for (int i = first + lane; i < end; i += 32) a = fmaxf(a, fabsf(x[i]));
+  a = warp_max(a);
+  const float scale = power_of_two_scale(a, p.fp4 != 0 ? 1.0F / 6.0F : 1.0F / 448.0F);
+  for (int i = first + lane; i < end; i += 32) {
+    const float code = p.fp4 != 0 ? to_e2m1(x[i] / scale) : to_e4m3(x[i] / scale);
+    out[i] = round_to_bf16(code * scale);
+  }
+}
+
+// One warp per row; the row lies in shared memory.
+__global__ void __launch_bounds__(32) hadamard_kernel(const __grid_constant__ HadamardParams p) {
+  extern __shared__ float v[];
+  begin();
+  float* x = row_of(p.x, blockIdx.x);
+  const int d = p.x.d, lane = static_cast<int>(threadIdx.x);
+  for (int i = lane; i < d; i += 32) v[i] = x[i];
+  __syncwarp();
+  for (int half = 1; half < d; half *= 2) {
+    for (int j = lane; j < d / 2; j += 32) {
+      const int i = j / half * 2 * half + j % half;
+      const float a = v[i], b = v[i + half];
+      v[i] = a + b;
+      v[i + half] = a - b;
+    }
+    __syncwarp();
+  }
+  const float norm = 1.0F / sqrtf(static_cast<float>(d));
+  for (int i = lane; i < d; i += 32) x[i] = v[i] * norm;
+}
+
+// One block of 128 threads per row.
+__global__ void __launch_bounds__(128) cache_write_kernel(const __grid_constant__ CacheWriteParams p) {
+  begin();
+  int32_t seq;
+  int64_t index;
+  if (p.tokens_per_row == 1) {
+    seq = p.batch.sequence[blockIdx.x];
+    index = p.batch.position[blockIdx.x];
+  } else {
+    closed_block(p.batch, p.tokens_per_row, static_cast<int>(blockIdx.x), seq, index);
+  }
+  const float* x = row_of(p.x, blockIdx.x);
+  std::byte* row = cache_row(p.rows, seq, index);
+  store_row(p.rows.dtype, row, 0, x, p.rows.row_dim, static_cast<int>(threadIdx.x), 128, p.status);
+}
+
+// A thread per channel of a block that closes.
+__global__ void __launch_bounds__(128) pool_kernel(const __grid_constant__ PoolParams p) {
+  begin();
+  int32_t seq;
+  int64_t w;
+  closed_block(p.batch, p.ratio, static_cast<int>(blockIdx.x), seq, w);
+  const int i = static_cast<int>(blockIdx.y * 128 + threadIdx.x), d = p.out.d;
+  if (i >= d) return;
+  const int lanes = p.overlap != 0 ? 2 : 1;
+  const int64_t first = (p.overlap != 0 && w > 0 ? w - 1 : w) * p.ratio, end = (w + 1) * p.ratio;
+  const auto lane_of = [&](int64_t t) { return t < w * p.ratio ? 0 : lanes - 1; };
+  float top = -INFINITY;
+  for (int64_t t = first; t < end; ++t) {
+    const auto* row = reinterpret_cast<const float*>(cache_row(p.state, seq, t));
+    top = fmaxf(top, row[(lanes + lane_of(t)) * d + i]);
+  }
+  float mass = 0.0F, sum = 0.0F;
+  for (int64_t t = first; t < end; ++t) {
+    const auto* row = reinterpret_cast<const float*>(cache_row(p.state, seq, t));
+    const float e = expf(row[(lanes + lane_of(t)) * d + i] - top);
+    mass += e;
+    sum = fmaf(e, row[lane_of(t) * d + i], sum);
+  }
+  row_of(p.out, blockIdx.x)[i] = sum / mass;
+}
+
+__global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ GatherParams p) {
+  begin();
+  const int r = static_cast<int>(blockIdx.x) / p.per_row, s = static_cast<int>(blockIdx.x) % p.per_row;
+  const int row = p.rows[r];
+  const bool known = row >= 0 && row < p.n_tokens;
+  if (!known && threadIdx.x == 0) raise(p.status, 2);
+  const float* x = row_of(p.x, known ? static_cast<int64_t>(row) * p.per_row + s : 0);
+  float* out = row_of(p.out, blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < p.x.d; i += 256) out[i] = known ? x[i] : 0.0F;
+}
+
+// Larger value first, then the lower index. NaN beats everything, so that it is noticed.
+__device__ __forceinline__ uint64_t arg_max_key(float v, uint32_t index) {
+  const uint32_t bits = __float_as_uint(v);
+  uint32_t key = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+  if (v != v) key = 0xffffffffU;
+  if (v == 0.0F) key = 0x80000000U;  // -0 equals +0
+  return static_cast<uint64_t>(key) << 32 | (0xffffffffU - index);
+}
+__device__ __forceinline__ uint64_t block_max(uint64_t key) {
+  __shared__ uint64_t scratch[32];
+#pragma unroll
+  for (int o = 16; o > 0; o >>= 1) {
+    const uint64_t other = __shfl_xor_sync(0xffffffffU, key, o);
+    key = other > key ? other : key;
+  }
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = key;
+  __syncthreads();
+  key = threadIdx.x < blockDim.x / 32 ? scratch[threadIdx.x] : 0;
+#pragma unroll
+  for (int o = 16; o > 0; o >>= 1) {
+    const uint64_t other = __shfl_xor_sync(0xffffffffU, key, o);
+    key = other > key ? other : key;
+  }
+  return key;
+}
+
+__global__ void __launch_bounds__(256) arg_max_kernel(const __grid_constant__ ArgMaxParams p) {
+  begin();
+  const float* x = row_of(p.x, blockIdx.y);
+  const int d = p.x.d, part = div_up(d, p.n_parts);
+  const int first = static_cast<int>(blockIdx.x) * part, end = min(first + part, d);
+  uint64_t best = 0;
+  for (int i = first + static_cast<int>(threadIdx.x); i < end; i += 256) {
+    const uint64_t key = arg_max_key(x[i], static_cast<uint32_t>(i));
+    best = key > best ? key : best;
+  }
+  best = block_max(best);
+  if (threadIdx.x == 0) p.partial[static_cast<int64_t>(blockIdx.y) * p.n_parts + blockIdx.x] = best;
+}
+
+__global__ void __launch_bounds__(256) arg_max_final_kernel(const __grid_constant__ ArgMaxParams p) {
+  begin();
+  uint64_t best = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < p.n_parts; i += 256) {
+    const uint64_t key = p.partial[static_cast<int64_t>(blockIdx.x) * p.n_parts + i];
+    best = key > best ? key : best;
+  }
+  best = block_max(best);
+  if (threadIdx.x != 0) return;
+  const auto key = static_cast<uint32_t>(best >> 32);
+  // Order-preserving keys of -inf (nothing finite), +inf and NaN.
+  const bool decided = key > 0x007fffffU && key < 0xff800000U;
+  if (!decided) raise(p.status, 1);
+  p.out[blockIdx.x] = decided ? static_cast<int32_t>(0xffffffffU - static_cast<uint32_t>(best)) : 0;
+}
+
+}  // namespace
+
+Launch rope(const RopeParams& p) {
+  return make_launch("rope", rope_kernel, static_cast<unsigned>(div_up<int64_t>(p.n_rows, kHeadWarps)),
+                     32 * kHeadWarps, p);
+}
+Launch head_program(const HeadProgram& p) {
+  const int64_t warps = static_cast<int64_t>(p.n_tokens) * p.max_heads;
+  return make_launch("heads", head_kernel, static_cast<unsigned>(div_up<int64_t>(warps, kHeadWarps)),
+                     32 * kHeadWarps, p, sizeof(float) * kHeadWarps * static_cast<size_t>(p.widest));
+}
+Launch round_trip(const RoundTripParams& p) {
+  const int64_t warps = p.n_rows * (div_up(p.count, p.block) + 1);
+  return make_launch("round_trip", round_trip_kernel, static_cast<unsigned>(div_up<int64_t>(warps, 8)), 256,
+                     p);
+}
+Launch hadamard(const HadamardParams& p) {
+  return make_launch("hadamard", hadamard_kernel, static_cast<unsigned>(p.n_rows), 32, p,
+                     static_cast<size_t>(p.x.d) * sizeof(float));
+}
+Launch cache_write(const CacheWriteParams& p) {
+  return make_launch("cache_write", cache_write_kernel, static_cast<unsigned>(p.n_rows), 128, p);
+}
+Launch compress_pool(const PoolParams& p) {
+  const dim3 grid(static_cast<unsigned>(p.n_rows), static_cast<unsigned>(div_up(p.out.d, 128)));
+  return make_launch("compress_pool", pool_kernel, grid, 128, p);
+}
+Launch gather_rows(const GatherParams& p) {
+  return make_launch("gather_rows", gather_kernel, static_cast<unsigned>(p.n * p.per_row), 256, p);
+}
+Launch arg_max_parts(const ArgMaxParams& p) {
+  const dim3 grid(static_cast<unsigned>(p.n_parts), static_cast<unsigned>(p.n_rows));
+  return make_launch("arg_max", arg_max_kernel, grid, 256, p);
+}
+Launch arg_max_final(const ArgMaxParams& p) {
+  return make_launch("arg_max_final", arg_max_final_kernel, static_cast<unsigned>(p.n_rows), 256, p);
+}
+
+}  // namespace synod::cuda
