@@ -299,10 +299,80 @@ def tokenizer_corpus():
     yield "not_utf8", b'{"model":"\xff"}'
 
 
+def template_corpus():
+    yield "loops", b"{% for m in messages %}{{ loop.index }}{{ m.role }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{% endfor %}"
+    yield "macro", b"{% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}"
+    yield "forever", b"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
+    yield "doubling", b"{% set n = namespace(s='aa') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}"
+    yield "shared", b"{% set n = namespace(s=[]) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s }}"
+    yield "ring", b"{% set n = namespace() %}{% set n.n = n %}{% set n.l = [n] %}{{ n.l }}{% for x in xs %}{% set n.m = loop %}{{ loop.changed(loop) }}{% endfor %}{{ n.m.index }}"
+    yield "space", b" {%- set x = 1 -%} \n{# c #}\n {%+ if x %}{% raw %}{{{% endraw %}{% endif +%}\n"
+    yield "filters", b"{{ xs | sort | map('string') | join(',') | upper | replace('1', s) }}{{ d | dictsort | tojson(indent=2) }}{{ s[::-1] }}{{ '%5s' % s }}"
+    yield "deep_list", b"{{ " + b"[" * 300
+    yield "deep_not", b"{{ " + b"not " * 3000 + b"x }}"
+    yield "deep_if", b"{% if x %}" * 500
+    yield "long_sum", b"{{ 1" + b"+1" * 2000 + b" }}"
+    yield "range", b"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    yield "repeat", b"{{ 'ab' * 99999999999 }}{{ 9 ** 999999999 }}"
+    yield "overflow", b"{{ 9223372036854775807 + 1 }}{{ xs[-9223372036854775807:] }}{{ 1 // -1 }}"
+    yield "call", b"{% macro m() %}{{ caller(1) }}{% endmacro %}{% call(x) m() %}{{ x }}{% endcall %}{{ caller }}"
+    yield "format", b"{{ '{:>99999999}'.format(1) }}{{ '%999999999d' % 1 }}{{ strftime_now('%9999999Y') }}"
+
+
+def parser_corpus():
+    gemma, deepseek = 2, 0  # bits of the first byte; 1 streams, 4 spells, 8 has a prompt, 16 is complete
+    for flags in (0, 1, 16, 17):
+        yield f"gemma_call_{flags}", bytes([gemma | flags]) + b"hi\x02call:f{a:\x04Os{lo\x04,b:[1,{c:null}],d:\"q\\\"\"}\x03\x05"
+        yield f"deepseek_call_{flags}", bytes([flags]) + (
+            b"hi\n\n<\x02tool_calls>\n<\x02invoke name=\"f\">\n<\x02parameter name=\"a\" string=\"true\">x</y</\x02parameter>\n"
+            b"<\x02parameter name=\"b\" string=\"false\">[1]</\x02parameter>\n</\x02invoke>\n</\x02tool_calls>\x03")
+    yield "gemma_channels", bytes([gemma | 1]) + b"\x00thought\n\nwhy\n\x01so\x00x\x02call:f{\x00"
+    yield "gemma_broken", bytes([gemma | 1]) + b"\x02call:f{a:[[[[[[1\x02call:f{a:1,a:2}\x02call:\x03\x02f{}"
+    yield "gemma_spelled", bytes([gemma | 5]) + b"a<|tool_call>call:f{a:<|\"|><|tool_cal<|\"|>}<tool_call|><|tool"
+    yield "deepseek_broken", bytes([9]) + b"r<\x02tool_calls><\x02invoke name=\"\"><\x02invoke name=\"f\">junk<\x02parameter name=\"a\">1<\x02zzz></\x02"
+    yield "deepseek_spelled", bytes([5]) + "a</think><｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"></｜DSML｜invoke>".encode()
+    yield "bad_utf8", bytes([gemma]) + b"\xf0\x9f\x98\xff\x02call:\xe2\x82{\xc3:\xf5\xff}\x03\xe2"
+
+
+def gbnf_corpus():
+    yield "everything", b'root ::= (a | [^b-d\\n]{1,3} # c\n | "x\\u00e9")* .? <[1]>? !<[5]>\na ::= "a" root "b" |\n  "q"+\n'
+    yield "left_recursion", b'root ::= e root "a" | "b"\ne ::= "x"?\n'
+    yield "endless", b'root ::= "a" r | "b"\nr ::= "c" r\n'
+    yield "ambiguous", b'root ::= "x" root "y" | "x" r "z" | "m"\nr ::= "x" root "w" | "x" r "v" | "m"\n'
+    yield "nullable_loops", b'root ::= ((("a"?)*)+ r*){0,9}\nr ::= ("b"* | )*\n'
+    yield "repetition", b'root ::= (([a-z] "b"){1,9999} "c"){1,9999}\n'
+    yield "frames", b'root ::= a "."\n' + b"".join(b"a%s ::= a%s \"x\"\n" % (b"b" * i, b"b" * (i + 1)) for i in range(12)) + b'abbbbbbbbbbbb ::= "y" root?\n'
+    yield "groups", b"root ::= " + b"(" * 400
+    yield "wide", 'root ::= [é-\U0010ffff]{2} [^\u0800-\U00010000] "\\U0001F600"\n'.encode()
+    yield "not_utf8", b'root ::= "\xff"'
+
+
+def schema_corpus():
+    def dump(schema):
+        return json.dumps(schema, separators=(",", ":")).encode()
+
+    yield "object", dump({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"enum": [1, "x", [2]]},
+                          "c": {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}}, "required": ["b"]})
+    yield "map", dump({"properties": {"ab": True}, "additionalProperties": {"type": ["null", "number"]}})
+    yield "numbers", dump({"anyOf": [{"type": "integer", "minimum": -12, "exclusiveMaximum": 105}, {"type": "number", "minimum": 0.05, "maximum": 2.5}]})
+    yield "pattern", dump({"pattern": "^(a|[^b\\d]{2,3})*\\s?$", "minLength": 1, "maxLength": 6})
+    yield "all_of", dump({"allOf": [{"properties": {"a": {"minimum": 1}}, "required": ["a"]}, {"properties": {"a": {"type": "integer"}}}]})
+    yield "one_of", dump({"oneOf": [{"properties": {"k": {"const": i}}, "required": ["k"]} for i in range(3)]})
+    yield "tuple", dump({"prefixItems": [{"format": "date"}, {"format": "uuid"}], "items": False, "minItems": 1})
+    yield "ref_loop", dump({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}}})
+    yield "keys", dump({"type": "object", "additionalProperties": True, "propertyNames": {"enum": ["a", "\n"]}, "maxProperties": 2})
+    yield "many", dump({"enum": list(range(300))})
+    yield "product", dump({"allOf": [{"anyOf": [{"minimum": 1}, {"maximum": 2}]}] * 24})
+    yield "deep", b'{"items":' * 400
+    yield "huge", dump({"minLength": 1e300, "maxItems": 1 << 70})
+
+
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "corpus"
     for target, corpus in (("gguf_fuzz", gguf_corpus()), ("safetensors_fuzz", safetensors_corpus()),
-                           ("tokenizer_fuzz", tokenizer_corpus())):
+                           ("tokenizer_fuzz", tokenizer_corpus()), ("template_fuzz", template_corpus()),
+                           ("parser_fuzz", parser_corpus()), ("gbnf_fuzz", gbnf_corpus()),
+                           ("schema_fuzz", schema_corpus())):
         folder = root / target
         folder.mkdir(parents=True, exist_ok=True)
         count = 0
