@@ -6,9 +6,11 @@
 #include <iterator>
 
 #include "base/log.h"
+#include "cli/device.h"
 #include "cli/verbs.h"
 #include "cpu/cpu_backend.h"
 #include "engine/memory_plan.h"
+#include "formats/populate.h"
 #include "ops/expert_route.h"
 #include "ref/ref_backend.h"
 
@@ -35,8 +37,8 @@ std::filesystem::path model_path(const Options& options) {
 
 std::unique_ptr<Backend> make_backend(const Options& options) {
   if (options.backend == "ref") return std::make_unique<RefBackend>();
-  if (options.backend != "auto" && options.backend != "cpu") {
-    fail(Error::Kind::kUsage, "backend {}: not in this build; available: cpu, ref", options.backend);
+  if (options.backend == "cuda" || options.backend == "auto") {
+    if (auto device = open_cuda(options.backend == "auto")) return device;
   }
   const char* isa = std::getenv("SYNOD_CPU_ISA");
   return std::make_unique<CpuBackend>(std::make_unique<RefBackend>(),
@@ -107,7 +109,11 @@ LoadedModel load(const Options& options) {
     log_info("backend: {}", loaded.backend->name());
     log_info("experts: {}", describe_routes(model, loaded.backend->name(), options));
   }
-  if (!options.force) require_fits(plan, available_memory());
+  if (place_weights(model, *loaded.backend, plan, options.force)) return loaded;
+  const int64_t available = available_memory();
+  if (!options.force) require_fits(plan, available);
+  // A forced model that does not fit would push itself out of memory again.
+  if (loaded.checkpoint->data_bytes() < available) populate(*loaded.checkpoint, cpu::default_threads());
   return loaded;
 }
 

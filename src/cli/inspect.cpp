@@ -1,8 +1,12 @@
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "cli/conversion.h"
 #include "cli/verbs.h"
+#include "convert/size_plan.h"
 #include "engine/memory_plan.h"
 
 namespace synod::cli {
@@ -10,12 +14,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A bare config.json is planned without weights.
-std::unique_ptr<Model> plan_from_config(const std::filesystem::path& path, const Options& options) {
+// A bare config.json is planned without weights, as the mix or type of --type.
+struct BarePlan {
+  std::unique_ptr<Model> model;
+  std::vector<TensorSize> sizes;
+};
+
+BarePlan plan_from_config(const std::filesystem::path& path, const Options& options) {
   const std::string text = read_text_file(path);
   const nlohmann::json config = parse_json(text, path.string());
-  const auto type = dtype_from_name(options.type);
-  if (!type) fail(Error::Kind::kUsage, "--type: unknown type \"{}\"", options.type);
+  const Mix& mix = mix_or_throw(options.type);
   std::vector<std::string> found;
   for (const nlohmann::json* object :
        {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
@@ -23,11 +31,14 @@ std::unique_ptr<Model> plan_from_config(const std::filesystem::path& path, const
       found.push_back((*object)["model_type"].get<std::string>());
     }
   }
+  MixOptions types = mix_options(options);
+  types.has_importance = true;  // of mixes that depend on it, the usual form
   for (const Architecture* a : architectures()) {
     for (const std::string_view known : a->hf_model_types) {
-      for (const std::string& f : found) {
-        if (f == known) return a->plan(text, *type, options.model_options());
-      }
+      if (std::ranges::find(found, known) == found.end()) continue;
+      BarePlan plan{a->plan(text, mix.base, options.model_options()), {}};
+      plan.sizes = planned_sizes(a->config_specs(text), mix, types, plan.model->info().n_experts_used);
+      return plan;
     }
   }
   bad_file("{}: model_type: no supported architecture", path.string());
@@ -71,11 +82,79 @@ Json describe(const Model& model) {
   return out;
 }
 
-Json plan_json(const MemoryPlan& plan, const Model& model) {
-  return {
-      {"context_length", plan.context_length}, {"weights", plan.weight_bytes}, {"cache", plan.cache_bytes},
-      {"scratch", plan.scratch_bytes},         {"total", plan.total()},        {"ops_per_token", plan.n_ops},
-      {"fusion", model.fusion().summary()}};
+// The model object of a bare configuration has one type; these are the mix's.
+void describe_mix(std::span<const TensorSize> sizes, Json& out) {
+  out["weight_bytes"] = total(sizes).bytes;
+  out["bytes_per_token"] = total(sizes).bytes_per_token;
+  std::map<std::string, std::pair<int64_t, int64_t>> types;
+  for (const TensorSize& t : sizes) {
+    ++types[t.type].first;
+    types[t.type].second += t.bytes;
+  }
+  out["types"] = Json::array();
+  for (const auto& [type, sum] : types) {
+    out["types"].push_back({{"type", type}, {"tensors", sum.first}, {"bytes", sum.second}});
+  }
+}
+
+// Tokens per second when a token's weights come from memory at `gb_s` and nothing else takes time.
+double decode_ceiling(const SizeTotal& sum, double gb_s) {
+  return gb_s * 1e9 / static_cast<double>(std::max<int64_t>(sum.bytes_per_token, 1));
+}
+
+Json plan_json(const MemoryPlan& plan, const Model& model, std::span<const TensorSize> sizes, double gb_s) {
+  const SizeTotal sum = total(sizes);
+  Json out = {{"context_length", plan.context_length},
+              {"weights", plan.weight_bytes},
+              {"cache", plan.cache_bytes},
+              {"scratch", plan.scratch_bytes},
+              {"total", plan.total()},
+              {"ops_per_token", plan.n_ops},
+              {"bytes_per_token", sum.bytes_per_token},
+              {"bandwidth", gb_s * 1e9},
+              {"decode_ceiling", decode_ceiling(sum, gb_s)},
+              {"fusion", model.fusion().summary()}};
+  out["tensors"] = Json::array();
+  for (const TensorSize& t : sizes) {
+    out["tensors"].push_back({{"name", t.name},
+                              {"type", t.type},
+                              {"shape", t.shape},
+                              {"bytes", t.bytes},
+                              {"bytes_per_token", t.bytes_per_token}});
+  }
+  return out;
+}
+
+// "blk.7.attn_q.weight" -> "blk.*.attn_q.weight"
+std::string without_layer(const std::string& name) {
+  if (layer_of_tensor(name) < 0) return name;
+  return "blk.*" + name.substr(name.find('.', 4));
+}
+
+void print_sizes(std::span<const TensorSize> sizes, double gb_s, bool every_tensor) {
+  struct Row {
+    int64_t n = 0, bytes = 0, bytes_per_token = 0;
+  };
+  std::vector<std::pair<std::string, Row>> rows;  // tensors of one kind, type and shape, in order
+  for (const TensorSize& t : sizes) {
+    const std::string key = fmt::format("{:<34} {:<10} {:<22}", every_tensor ? t.name : without_layer(t.name),
+                                        t.type, shape_string(t.shape));
+    auto it = std::ranges::find(rows, key, &std::pair<std::string, Row>::first);
+    if (it == rows.end()) it = rows.insert(rows.end(), {key, {}});
+    ++it->second.n;
+    it->second.bytes += t.bytes;
+    it->second.bytes_per_token += t.bytes_per_token;
+  }
+  std::printf("\n%-34s %-10s %-22s %5s %12s %16s\n", "tensor", "type", "shape", "n", "bytes",
+              "bytes per token");
+  for (const auto& [key, row] : rows) {
+    std::printf("%s %5lld %12s %16s\n", key.c_str(), static_cast<long long>(row.n),
+                human_bytes(row.bytes).c_str(), human_bytes(row.bytes_per_token).c_str());
+  }
+  const SizeTotal sum = total(sizes);
+  std::printf("weights %s; a decoded token reads %s: at most %.2f tokens/s at %g GB/s\n",
+              human_bytes(sum.bytes).c_str(), human_bytes(sum.bytes_per_token).c_str(),
+              decode_ceiling(sum, gb_s), gb_s);
 }
 
 void print_text(const Json& model) {
@@ -97,15 +176,19 @@ int inspect_verb(const Options& options) {
   const std::filesystem::path path = model_path(options);
   std::unique_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Model> model;
+  std::vector<TensorSize> sizes;
   const bool bare_config = path.extension() == ".json";
   if (bare_config) {
-    model = plan_from_config(path, options);
+    BarePlan bare = plan_from_config(path, options);
+    model = std::move(bare.model);
+    sizes = std::move(bare.sizes);
   } else {
     checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(path));
     model = load_model(*checkpoint, options.model_options());
   }
   Json out = {{"schema_version", 1}, {"file", path.string()}};
   out["model"] = describe(*model);
+  if (bare_config) describe_mix(sizes, out["model"]);
   if (checkpoint && options.list_tensors) {
     out["tensors"] = Json::array();
     for (const auto& [tensor_name, t] : checkpoint->tensors()) {
@@ -119,7 +202,13 @@ int inspect_verb(const Options& options) {
   MemoryPlan plan;
   if (with_plan) {
     plan = plan_memory(*model, options.context_length, options.chunk);
-    out["plan"] = plan_json(plan, *model);
+    if (bare_config) {
+      plan.weight_bytes = total(sizes).bytes;
+      plan.bytes_per_token = total(sizes).bytes_per_token;
+    } else {
+      sizes = stored_sizes(TensorSource(*checkpoint), model->info().n_experts_used);
+    }
+    out["plan"] = plan_json(plan, *model, sizes, options.bandwidth_gb_s);
   }
   if (options.json) {
     std::printf("%s\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
@@ -140,6 +229,7 @@ int inspect_verb(const Options& options) {
     }
   }
   if (with_plan) {
+    print_sizes(sizes, options.bandwidth_gb_s, options.list_tensors);
     std::printf("\nexperts: %s\n", describe_routes(*model, "ref", options).c_str());
     std::printf("\n%s\ncache\n%s\nfusion: %s\n", plan.describe().c_str(),
                 model->cache_spec().describe().c_str(), model->fusion().summary().c_str());

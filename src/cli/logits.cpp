@@ -38,7 +38,7 @@ int logits_verb(const Options& options) {
   const auto n = static_cast<int64_t>(ids.size());
   const std::vector<int64_t> chunks = chunk_sizes(options.chunks, n);
   const LoadedModel loaded = load(options);
-  Profiler profiler(options, *loaded.backend);
+  Profiler profiler(options, *loaded.model, *loaded.backend);
   Session session(*loaded.model, profiler.backend());
 
   std::vector<float> logits;

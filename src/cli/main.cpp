@@ -17,9 +17,17 @@ void on_signal(int signal) {
 
 int dispatch(const Options& options) {
   if (options.verb == "run") return run_verb(options);
+  if (options.verb == "bench") return bench_verb(options);
   if (options.verb == "logits") return logits_verb(options);
   if (options.verb == "tokenize") return tokenize_verb(options);
   if (options.verb == "inspect") return inspect_verb(options);
+  if (options.verb == "quantize") return quantize_verb(options);
+  if (options.verb == "imatrix") return imatrix_verb(options);
+  if (options.verb == "perplexity") return perplexity_verb(options);
+  if (options.verb == "serve") return serve_verb(options);
+  if (options.verb == "chat") return chat_verb(options);
+  if (options.verb == "config") return config_verb(options);
+  if (options.verb == "doctor") return doctor_verb(options);
   return convert_verb(options);
 }
 

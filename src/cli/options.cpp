@@ -15,7 +15,7 @@ namespace {
 // there.
 const std::map<std::string_view, std::string_view>& one_dash_aliases() {
   static const std::map<std::string_view, std::string_view> kAliases = {
-      {"-sys", "--system-prompt"}, {"-rea", "--reasoning"}, {"-ub", "--chunk"}};
+      {"-sys", "--system-prompt"}, {"-np", "--parallel"}, {"-rea", "--reasoning"}, {"-ub", "--chunk"}};
   return kAliases;
 }
 
@@ -84,6 +84,30 @@ void add_run(CLI::App& app, Options& o) {
   add_common(app, o);
 }
 
+void add_bench(CLI::App& app, Options& o) {
+  add_model(app, o, false);
+  app.add_option("-p,--n-prompt", o.bench_prompts, "prefill tests: tokens each, e.g. 128,512; 0 = none")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("-n,--n-gen", o.bench_decodes, "decode tests: tokens each; 0 = none")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("-d,--n-depth", o.bench_depths, "tokens in the cache before a test, e.g. 0,2048")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("-r,--repetitions", o.repetitions, "repetitions of each test")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("-o,--output", o.bench_format, "md or json")
+      ->check(CLI::IsMember({"md", "json"}))
+      ->capture_default_str();
+  add_engine(app, o);
+  add_common(app, o);
+}
+
 void add_logits(CLI::App& app, Options& o) {
   add_model(app, o, false);
   auto* source = app.add_option_group("ids");
@@ -111,9 +135,15 @@ void add_tokenize(CLI::App& app, Options& o) {
 
 void add_inspect(CLI::App& app, Options& o) {
   add_model(app, o, false);
-  app.add_flag("--plan", o.plan, "memory plan, cache layout and fusion (MODEL may be a bare config.json)");
+  app.add_flag(
+      "--plan", o.plan,
+      "types and sizes, bytes read per token, memory, cache and fusion (MODEL may be a bare config.json)");
+  app.add_option("--bandwidth", o.bandwidth_gb_s, "memory bandwidth in GB/s for the predicted decode rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--tensors", o.list_tensors, "list every tensor");
-  app.add_option("--type", o.type, "weight type assumed for a bare config.json")->capture_default_str();
+  app.add_option("--type", o.type, "type or mix assumed for a bare config.json")->capture_default_str();
+  app.add_option("--tensor-type", o.type_overrides, "REGEX=TYPE, as in quantize")->allow_extra_args(false);
   app.add_option("-c,--ctx-size", o.context_length, "context of the plan in tokens")
       ->check(CLI::NonNegativeNumber);
   app.add_option("-b,--chunk", o.chunk, "tokens per forward call")->check(CLI::PositiveNumber);
@@ -122,14 +152,246 @@ void add_inspect(CLI::App& app, Options& o) {
   add_common(app, o);
 }
 
+void add_types(CLI::App& app, Options& o) {
+  app.add_option("--tensor-type", o.type_overrides,
+                 "REGEX=TYPE: tensors whose names match get this type; may be given again")
+      ->allow_extra_args(false);
+  app.add_option("--output-tensor-type", o.output_type,
+                 "type of the output matrix instead of the mix's choice");
+  app.add_option("--token-embedding-type", o.embedding_type,
+                 "type of the embedding instead of the mix's choice");
+  app.add_flag("--leave-output-tensor", o.keep_output, "keep output.weight as it is stored");
+  app.add_flag("--pure", o.pure, "one type for every matrix");
+  app.add_flag("--quantize-all", o.quantize_all,
+               "also quantize hyper-connections and position tables, as llama.cpp's tool does");
+  app.add_option("--imatrix", o.imatrix, "importance data (see the imatrix verb)");
+}
+
+void add_output(CLI::App& app, Options& o) {
+  add_types(app, o);
+  app.add_option("-t,--threads", o.threads, "threads; 0 = all")->check(CLI::Range(0, 1024));
+  app.add_option("--split-max-size", o.split_max_size,
+                 "tensor data per file, e.g. 40G or 500M: NAME-00001-of-0000N.gguf");
+  app.add_flag("--no-receipt", o.no_receipt,
+               "do not write OUTPUT.receipt.json (hashes of inputs and outputs)");
+  app.add_flag("--dry-run", o.dry_run, "print types and sizes, write nothing");
+  app.add_flag("--force", o.force, "replace an existing file");
+  add_common(app, o);
+}
+
 void add_convert(CLI::App& app, Options& o) {
   add_model(app, o, true);
   app.add_option("OUTPUT,-o,--outfile", o.output, "the GGUF file to write")->required();
-  app.add_option("--type,--outtype", o.type, "f32, f16, bf16 or q8_0")
-      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0"}))
+  app.add_option("--type,--outtype", o.type, "f32, f16, bf16, q8_0 or any mix of `quantize`")
       ->capture_default_str();
-  app.add_flag("--force", o.force, "replace an existing file");
+  add_output(app, o);
+}
+
+void add_quantize(CLI::App& app, Options& o) {
+  add_model(app, o, true);
+  app.add_option("OUTPUT,-o,--outfile", o.output, "the GGUF file to write")->required();
+  app.add_option("TYPE,--type,--outtype", o.quantize_type,
+                 "mix, e.g. q8_0, q4_k_m, iq2_xxs; `list` shows all")
+      ->capture_default_str();
+  app.add_flag("--allow-requantize", o.allow_requantize, "do not warn when the source is quantized already");
+  add_output(app, o);
+}
+
+void add_text_chunks(CLI::App& app, Options& o) {
+  app.add_option("-f,--file", o.prompt_file, "the text; without it, it is read from stdin");
+  app.add_option("--chunks", o.max_chunks, "use only the first N chunks; -1 = all")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40));
+  app.add_flag("--parse-special", o.parse_special, "match special tokens in the text");
+}
+
+void add_imatrix(CLI::App& app, Options& o) {
+  add_model(app, o, false);
+  app.add_option("-o,--output-file,--out", o.output, "the importance matrix to write (GGUF)")->required();
+  app.add_option("--in-file", o.merge_files, "add the sums of this importance matrix; may be given again")
+      ->allow_extra_args(false);
+  app.add_flag("--process-output", o.process_output, "also for the output matrix");
+  add_text_chunks(app, o);
+  add_engine(app, o);
   add_common(app, o);
+}
+
+void add_perplexity(CLI::App& app, Options& o) {
+  add_model(app, o, false);
+  app.add_option("--kl,--kl-divergence", o.kl_base, "also compare with this model's predictions");
+  add_text_chunks(app, o);
+  add_engine(app, o);
+  add_common(app, o);
+}
+
+void add_sampling(CLI::App& app, Options& o) {
+  app.add_option("--temp,--temperature", o.temperature, "0 = always the most likely token");
+  app.add_option("--top-k", o.top_k, "keep the k most likely tokens; 0 = all");
+  app.add_option("--top-p", o.top_p, "keep the most likely tokens of this total probability");
+  app.add_option("--min-p", o.min_p, "drop tokens less likely than this share of the most likely");
+  app.add_option("--reasoning", o.reasoning, "let the model think where a request does not say")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+  app.add_option("--reasoning-budget", o.reasoning_budget, "most tokens of reasoning; -1 = no limit")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31))
+      ->capture_default_str();
+}
+
+void add_serving_engine(CLI::App& app, Options& o) {
+  app.add_option("--cache-ram", o.cache_mib, "MiB of cache for all sequences; 0 = one full context")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--cache-dir", o.cache_dir, "folder that keeps prefixes over a restart");
+  app.add_option("--cache-dir-size", o.cache_dir_mib, "MiB of that folder")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--draft-max", o.max_draft, "tokens per n-gram draft; 0 = no speculation")
+      ->check(CLI::Range(0, 8))
+      ->capture_default_str();
+}
+
+void add_serve(CLI::App& app, Options& o) {
+  add_model(app, o, false);
+  app.add_option("--host", o.host, "name or address to listen on")->capture_default_str();
+  app.add_option("--port", o.port, "0 = any free one")->check(CLI::Range(0, 65535))->capture_default_str();
+  app.add_option("--api-key", o.api_keys, "a key that clients must send; may be given again")
+      ->allow_extra_args(false);
+  app.add_option("--api-key-file", o.api_key_file, "file with one key per line");
+  app.add_flag("--insecure", o.insecure, "allow other machines to connect without a key");
+  app.add_option("--ssl-cert-file", o.tls_certificate, "certificate chain (PEM): serve https");
+  app.add_option("--ssl-key-file", o.tls_key, "its key (PEM)");
+  app.add_option("--cors-origin", o.cors_origins, "web origin that may call, or *; may be given again")
+      ->allow_extra_args(false);
+  app.add_option("-a,--alias,--served-model-name", o.aliases, "name of the model; may be given again")
+      ->allow_extra_args(false);
+  app.add_option("--parallel,--max-num-seqs", o.parallel, "sequences that run at once (also -np)")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--max-queue", o.max_queued, "requests that may wait; more get status 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--timeout", o.request_seconds, "seconds a request may take; 0 = no limit")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--threads-http", o.http_threads, "threads that read requests; 0 = by processors")
+      ->check(CLI::Range(0, 256));
+  app.add_option("--max-connections", o.max_connections, "open connections")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-body", o.max_body_mib, "MiB of a request")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--sse-ping-interval", o.ping_seconds,
+                 "seconds of silence before a stream sends a comment; 0 = never")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--drain-timeout", o.drain_seconds, "seconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--log-format", o.log_format, "of the access log")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  app.add_flag("--no-slots", o.no_slots, "no /slots");
+  app.add_flag("--no-props", o.no_props, "no /props");
+  app.add_flag("--no-metrics", o.no_metrics, "no /metrics");
+  app.add_flag("--metrics")->description("accepted for llama.cpp's sake: metrics are on");
+  app.add_flag("--slots")->description("likewise");
+  app.add_flag("--props")->description("likewise");
+  app.add_flag("--jinja")->description("likewise");
+  add_serving_engine(app, o);
+  add_sampling(app, o);
+  add_engine(app, o);
+  add_common(app, o);
+}
+
+void add_chat(CLI::App& app, Options& o) {
+  add_model(app, o, false);
+  app.add_option("--system-prompt,--system", o.system, "system text (also -sys)");
+  app.add_option("-n,--predict,--n-predict", o.max_tokens,
+                 "most tokens of an answer; -1 = until the model stops")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
+  app.add_option("-s,--seed", o.seed, "seed of the sampler");
+  add_serving_engine(app, o);
+  add_sampling(app, o);
+  add_engine(app, o);
+  add_common(app, o);
+}
+
+void add_config(CLI::App& app, Options& o) {
+  app.add_option("ACTION", o.config_action, "show: every option with its value and where it came from")
+      ->required()
+      ->check(CLI::IsMember({"show"}));
+  app.add_option("VERB", o.config_verb, "the verb whose options are meant")->capture_default_str();
+  app.add_flag("--json", o.json, "print one JSON object");
+}
+
+void add_doctor(CLI::App& app, Options& o) {
+  add_model(app, o, false);
+  add_common(app, o);
+}
+
+bool is_true(const std::string& word) {
+  return word == "1" || word == "true" || word == "on" || word == "yes";
+}
+bool is_false(const std::string& word) {
+  return word == "0" || word == "false" || word == "off" || word == "no";
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
+// Gives an option that the command line does not name the value of the environment or the file.
+Setting apply_configuration(CLI::Option& option, const std::string& verb,
+                            const Configuration& configuration) {
+  Setting setting{option.get_name(false, false), option.get_default_str(), "default"};
+  if (option.count() > 0) {
+    setting.value = joined(option.results());
+    setting.source = "flag";
+    return setting;
+  }
+  const auto value = configuration.find(verb, option.get_lnames());
+  if (!value) return setting;
+  const bool is_flag = option.get_expected_max() == 0;
+  if (is_flag) {
+    const std::string& word = value->words.empty() ? std::string() : value->words.front();
+    if (!is_true(word) && !is_false(word)) {
+      fail(Error::Kind::kUsage, "{}: {}: expected true or false, got \"{}\"", value->source, setting.name,
+           word);
+    }
+    setting = {setting.name, is_true(word) ? "true" : "false", value->source};
+    if (is_false(word)) return setting;
+  }
+  try {
+    for (const std::string& word : value->words) option.add_result(is_flag ? "true" : word);
+    option.run_callback();
+  } catch (const CLI::ParseError& error) {
+    fail(Error::Kind::kUsage, "{}: {}", value->source, error.what());
+  }
+  return {setting.name, joined(value->words), value->source};
+}
+
+void configure(CLI::App& app, Options& o) {
+  const Configuration configuration = Configuration::from_user();
+  o.config_file = configuration.file().empty() ? Configuration::user_path().string() : configuration.file();
+  std::map<std::string, std::vector<std::string>> known;
+  for (const CLI::App* sub : app.get_subcommands({})) {
+    for (const CLI::Option* option : sub->get_options()) {
+      for (const std::string& name : option->get_lnames()) known[sub->get_name()].push_back(name);
+    }
+  }
+  configuration.check_keys(known);
+  const bool is_show = o.verb == "config";
+  if (is_show && known.find(o.config_verb) == known.end()) {
+    fail(Error::Kind::kUsage, "config show: there is no verb \"{}\"", o.config_verb);
+  }
+  CLI::App* sub = app.get_subcommand(is_show ? o.config_verb : o.verb);
+  for (CLI::Option* option : sub->get_options()) {
+    const auto& names = option->get_lnames();
+    if (names.empty() || names.front() == "help") continue;
+    const Setting setting = apply_configuration(*option, sub->get_name(), configuration);
+    if (is_show) o.settings.push_back(setting);
+  }
 }
 
 }  // namespace
@@ -156,12 +418,20 @@ std::optional<int> parse_options(int argc, const char* const* argv, Options& o) 
     const char* help;
     Adder add;
   };
-  constexpr std::array<Verb, 6> kVerbs = {{
+  constexpr std::array<Verb, 14> kVerbs = {{
       {"run", "answer one prompt", add_run},
+      {"chat", "a conversation in the terminal", add_chat},
+      {"serve", "HTTP server with the OpenAI, Anthropic and Ollama APIs", add_serve},
+      {"bench", "prefill and decode rates, and the share of what the machine can do", add_bench},
       {"logits", "logits of given token ids, for tests and bug reports", add_logits},
       {"tokenize", "text to token ids, or back", add_tokenize},
       {"inspect", "metadata, tensors and memory plan of a model", add_inspect},
       {"convert", "Hugging Face folder to GGUF", add_convert},
+      {"quantize", "any model to a smaller GGUF", add_quantize},
+      {"imatrix", "importance of each weight column, for quantize", add_imatrix},
+      {"perplexity", "how well a model predicts a text, and how far it is from another", add_perplexity},
+      {"doctor", "checks this machine and says what to do", add_doctor},
+      {"config", "what the options are and where their values come from", add_config},
       {"completions", "print a completion script for bash, zsh or fish",
        [](CLI::App& a, Options& options) {
          a.add_option("SHELL", options.shell, "bash, zsh or fish")
@@ -185,6 +455,7 @@ std::optional<int> parse_options(int argc, const char* const* argv, Options& o) 
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : exit_code(Error::Kind::kUsage);
   }
+  configure(app, o);
   if (o.verb != "completions") return std::nullopt;
 
   std::vector<VerbCompletion> verbs;

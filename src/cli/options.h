@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/configuration.h"
 #include "models/model.h"
 
 namespace synod::cli {
@@ -59,13 +60,72 @@ struct Options {
   bool parse_special = false;
   bool decode = false;
 
+  // bench
+  std::vector<int64_t> bench_prompts = {512};
+  std::vector<int64_t> bench_decodes = {64};
+  std::vector<int64_t> bench_depths = {0};
+  int64_t repetitions = 3;
+  std::string bench_format = "md";
+
   // inspect
   bool plan = false;
   bool list_tensors = false;
 
-  // convert
+  double bandwidth_gb_s = 25.0;
+
+  // convert and quantize
   std::string type = "q8_0";
+  std::string quantize_type = "q4_k_m";
   std::string output;
+  std::vector<std::string> type_overrides;  // REGEX=TYPE
+  std::string output_type;
+  std::string embedding_type;
+  std::string imatrix;
+  std::string split_max_size;
+  bool keep_output = false;
+  bool pure = false;
+  bool quantize_all = false;
+  bool allow_requantize = false;
+  bool no_receipt = false;
+  bool dry_run = false;
+
+  // imatrix and perplexity
+  int64_t max_chunks = -1;
+  std::vector<std::string> merge_files;
+  bool process_output = false;
+  std::string kl_base;
+
+  // serve and chat: the engine
+  int64_t parallel = 32;  // sequences at once
+  int64_t max_queued = 256;
+  int64_t cache_mib = 0;  // 0 = one full context, at least 256 MiB
+  std::string cache_dir;
+  int64_t cache_dir_mib = 8192;
+  int64_t max_draft = 6;
+  int64_t reasoning_budget = -1;
+  // serve
+  std::string host = "127.0.0.1";
+  int64_t port = 8080;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  bool insecure = false;
+  std::string tls_certificate, tls_key;
+  std::vector<std::string> cors_origins;
+  std::vector<std::string> aliases;
+  int64_t http_threads = 0;
+  int64_t max_connections = 8192;
+  int64_t max_body_mib = 16;
+  double request_seconds = 0.0;  // 0 = no limit
+  double ping_seconds = 15.0;
+  double drain_seconds = 30.0;
+  std::string log_format = "text";
+  bool no_slots = false, no_props = false, no_metrics = false;
+
+  // config
+  std::string config_action;
+  std::string config_verb = "serve";
+  std::vector<Setting> settings;  // of config_verb, filled by parse_options
+  std::string config_file;        // that was read, or where one would be
 
   // completions
   std::string shell;

@@ -7,14 +7,21 @@
 
 namespace synod::cli {
 
-Profiler::Profiler(const Options& options, Backend& backend) : options_(options), backend_(backend) {
+Trace::LayerKind layer_kinds(const Model& model) {
+  return [&kinds = model.info().layer_kinds](int64_t layer) -> std::string_view {
+    return layer < static_cast<int64_t>(kinds.size()) ? kinds[static_cast<size_t>(layer)] : "";
+  };
+}
+
+Profiler::Profiler(const Options& options, const Model& model, Backend& backend)
+    : options_(options), backend_(backend) {
   if (options.ops_table || !options.trace_path.empty()) {
-    trace_ = std::make_unique<Trace>(backend, !options.trace_path.empty());
+    trace_ = std::make_unique<Trace>(backend, !options.trace_path.empty(), layer_kinds(model));
   }
 }
 
 void Profiler::finish(const Session& session) {
-  if (options_.ops_table) std::fputs(trace_->table().c_str(), stderr);
+  if (options_.ops_table) std::fputs(trace_->table({}).c_str(), stderr);
   if (!options_.trace_path.empty()) {
     trace_->write_chrome_trace(options_.trace_path);
     log_info("wrote {}", options_.trace_path);

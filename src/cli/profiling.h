@@ -9,9 +9,12 @@
 
 namespace synod::cli {
 
+// Kinds of the model's layers, for Trace; the model must outlive it.
+Trace::LayerKind layer_kinds(const Model& model);
+
 class Profiler {
  public:
-  Profiler(const Options& options, Backend& backend);
+  Profiler(const Options& options, const Model& model, Backend& backend);
   Backend& backend() { return trace_ ? static_cast<Backend&>(*trace_) : backend_; }
   // Prints the table, writes the trace, and exports the plan of one decode step.
   void finish(const Session& session);

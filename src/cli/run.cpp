@@ -111,7 +111,7 @@ int run_verb(const Options& options) {
   if (!options.ignore_eos) generation.stop_ids = stop_ids(*loaded.checkpoint, tokenizer, *dialogue);
   const std::vector<int32_t> prompt = prompt_ids(options, loaded, tokenizer);
 
-  Profiler profiler(options, *loaded.backend);
+  Profiler profiler(options, *loaded.model, *loaded.backend);
   Session session(*loaded.model, profiler.backend());
   if (options.warm_up) session.warm_up();
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -15,10 +15,18 @@
 namespace synod::cli {
 
 int run_verb(const Options& options);
+int bench_verb(const Options& options);
 int logits_verb(const Options& options);
 int tokenize_verb(const Options& options);
 int inspect_verb(const Options& options);
 int convert_verb(const Options& options);
+int quantize_verb(const Options& options);
+int imatrix_verb(const Options& options);
+int perplexity_verb(const Options& options);
+int serve_verb(const Options& options);
+int chat_verb(const Options& options);
+int config_verb(const Options& options);
+int doctor_verb(const Options& options);
 
 // Set by SIGINT and SIGTERM; generation ends after the current token.
 extern std::atomic<int> g_signal;
