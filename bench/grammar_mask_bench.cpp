@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
               synod::vocabulary->size(), synod::vocabulary->trie().n_nodes(),
               synod::vocabulary->unsliced_trie().n_nodes(), (synod::now_us() - start) / 1000);
   const auto add = [](const char* name, std::shared_ptr<const synod::Grammar> (*make)()) {
-    benchmark::RegisterBenchmark(name, synod::run, make)->Unit(benchmark::kMillisecond)->Iterations(3);
+    benchmark::RegisterBenchmark(name, synod::run, make)->Unit(benchmark::kMillisecond)->Iterations(1);
   };
   add("json_schema", synod::schema);
   add("free_json", synod::free_json);

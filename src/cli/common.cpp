@@ -41,10 +41,12 @@ std::unique_ptr<Backend> make_backend(const Options& options) {
     if (auto device = open_cuda(options.backend == "auto")) return device;
   }
   const char* isa = std::getenv("SYNOD_CPU_ISA");
-  return std::make_unique<CpuBackend>(std::make_unique<RefBackend>(),
-                                      CpuOptions{.n_threads = static_cast<int>(options.threads),
-                                                 .isa = isa == nullptr ? "" : isa,
-                                                 .moe_threshold = options.moe_threshold});
+  auto cpu = std::make_unique<CpuBackend>(std::make_unique<RefBackend>(),
+                                          CpuOptions{.n_threads = static_cast<int>(options.threads),
+                                                     .isa = isa == nullptr ? "" : isa,
+                                                     .moe_threshold = options.moe_threshold});
+  log_info("cpu: {} kernels, {} threads", cpu->isa(), cpu->n_threads());
+  return cpu;
 }
 
 std::string read_prompt(const Options& options) {

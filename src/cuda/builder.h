@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <limits>
 #include <vector>
 
 #include "cuda/scratch.h"
@@ -21,9 +22,9 @@
 namespace synod::cuda {
 
 inline constexpr int64_t kDecodeTokens = 64;
-// From here on attention runs on tensor cores, with f16 keys and values: a third class, of long calls only,
-// because its logits move by up to a few hundredths on models with large attention scores.
-inline constexpr int64_t kTileTokens = 1024;
+// From here on attention would run on tensor cores with f16 keys and values. Off: on models with large attention
+// scores its logits move by more than the bound between classes, and a prompt's logits would depend on its cuts.
+inline constexpr int64_t kTileTokens = std::numeric_limits<int64_t>::max();
 
 struct PlannedLaunch {
   Launch launch;

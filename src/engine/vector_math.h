@@ -2,6 +2,7 @@
 // that they give the same bits everywhere: no libm, fixed lanes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -28,14 +29,16 @@ inline float largest(std::span<const float> x) {
   return result;
 }
 
-// e^x for x <= 0, relative error below 2e-7; 0 below -87 and for NaN. x = n ln 2 + r, |r| <= ln 2 / 2, and
-// e^r by its Taylor series to r^7 / 7! (the remainder is under 6e-9).
-inline float exp_negative(float x) {
+inline constexpr float kLeastExponent = -87.0F;  // e^-87 = 1.6e-38, the end of normal numbers
+
+// e^x for x in [kLeastExponent, 0], relative error below 2e-7. x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by its
+// Taylor series to r^7 / 7! (the remainder is under 6e-9).
+inline float exp_in_range(float x) {
   constexpr float kLog2E = 1.44269504F, kLn2High = 0.693145752F, kLn2Low = 1.42860677e-6F;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
-  const float clamped = x > -87.0F ? x : -87.0F;
-  const float n = (clamped * kLog2E + kRound) - kRound;
-  const float r = (clamped - n * kLn2High) - n * kLn2Low;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
+  const float shifted = x * kLog2E + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
   float p = 1.0F / 5040.0F;
   p = p * r + 1.0F / 720.0F;
   p = p * r + 1.0F / 120.0F;
@@ -44,28 +47,36 @@ inline float exp_negative(float x) {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  const float value = p * scale;
-  return x > -87.0F ? value : 0.0F;
+  // n sits in the low bits of `shifted`; moved to the exponent it scales by 2^n.
+  const int32_t exponent = (std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound)) << 23;
+  return std::bit_cast<float>(std::bit_cast<int32_t>(p) + exponent);
 }
 
-// sum of e^(x - offset) over all values, in 8 lanes of f64. Values above `offset` count as equal to it.
-inline double sum_exp(std::span<const float> x, float offset) {
-  constexpr size_t kLanes = 8;
-  std::array<double, kLanes> sums{};
-  std::array<float, kLanes> e{};
-  size_t i = 0;
-  const auto term = [offset](float v) {
-    const float d = v - offset;
-    return exp_negative(d < 0.0F ? d : (d >= 0.0F ? 0.0F : -std::numeric_limits<float>::infinity()));
-  };
-  for (; i + kLanes <= x.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) e[lane] = term(x[i + lane]);
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<double>(e[lane]);
-  }
-  for (; i < x.size(); ++i) sums[0] += static_cast<double>(term(x[i]));
+// e^x for x <= 0; below kLeastExponent, and for NaN, as there.
+inline float exp_negative(float x) { return exp_in_range(x > kLeastExponent ? x : kLeastExponent); }
+
+// out[i] = e^((x[i] - top) * scale) for x[i] <= top; returns the sum: f32 in lanes, f64 over blocks.
+inline double exp_all(std::span<const float> x, float top, float scale, float* out) {
+  constexpr size_t kBlock = 256;
   double sum = 0.0;
-  for (const double s : sums) sum += s;
+  for (size_t begin = 0; begin < x.size(); begin += kBlock) {
+    const size_t n = std::min(kBlock, x.size() - begin);
+    const float* in = x.data() + begin;
+    float* p = out + begin;
+    // Two loops: in one, compilers turn the clamp into a branch and give up.
+    for (size_t i = 0; i < n; ++i) {
+      const float v = (in[i] - top) * scale;
+      p[i] = v > kLeastExponent ? v : kLeastExponent;
+    }
+    for (size_t i = 0; i < n; ++i) p[i] = exp_in_range(p[i]);
+    std::array<float, 8> lanes{};  // 32 terms each: their rounding stays below 2e-6 of the block
+    size_t i = 0;
+    for (; i + lanes.size() <= n; i += lanes.size()) {
+      for (size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] += p[i + lane];
+    }
+    for (; i < n; ++i) lanes[0] += p[i];
+    for (const float lane : lanes) sum += static_cast<double>(lane);
+  }
   return sum;
 }
 

@@ -122,10 +122,9 @@ class AnthropicFormat final : public ReplyFormat {
       }
       case Delta::Kind::kCallBegin: {
         const CompletedCall& call = c.choices[0].calls[d.call];
-        return open(Block::kTool, {{"type", "tool_use"},
-                                   {"id", tool_id(call)},
-                                   {"name", call.name},
-                                   {"input", Json::object()}});
+        return open(
+            Block::kTool,
+            {{"type", "tool_use"}, {"id", tool_id(call)}, {"name", call.name}, {"input", Json::object()}});
       }
       case Delta::Kind::kCallArguments:
         return block_delta({{"type", "input_json_delta"}, {"partial_json", d.text}});
@@ -140,7 +139,8 @@ class AnthropicFormat final : public ReplyFormat {
   std::string end(const Completion& c, int64_t) override {
     const Choice& choice = c.choices[0];
     std::string out = close();
-    return out + sse("message_delta",
+    return out +
+           sse("message_delta",
                {{"type", "message_delta"},
                 {"delta", {{"stop_reason", stop_reason(choice)}, {"stop_sequence", stop_sequence(choice)}}},
                 {"usage", usage(c)}}) +

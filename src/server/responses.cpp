@@ -146,13 +146,13 @@ class ResponsesFormat final : public ReplyFormat {
 
   std::string error(const ApiError& failure, std::string_view request_id) override {
     const Json inner = error_json(failure, ErrorStyle::kOpenAi, request_id)["error"];
-    return event("response.failed",
-                 {{"response",
-                   {{"object", "response"},
-                    {"status", "failed"},
-                    {"error", {{"code", "server_error"}, {"message", failure.what()}}}}}}) +
-           event("error",
-                 {{"code", inner["code"]}, {"message", inner["message"]}, {"param", inner["param"]}});
+    std::string out =
+        event("response.failed", {{"response",
+                                   {{"object", "response"},
+                                    {"status", "failed"},
+                                    {"error", {{"code", "server_error"}, {"message", failure.what()}}}}}});
+    return out + event("error",
+                       {{"code", inner["code"]}, {"message", inner["message"]}, {"param", inner["param"]}});
   }
 
   std::string body(const Completion& c) override {

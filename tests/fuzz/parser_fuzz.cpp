@@ -1,6 +1,8 @@
 // Any sequence of tokens is parsed by both families without a crash, arguments of finished calls are JSON,
 // and the events are the same when the text comes byte by byte. First byte: family and options; then bytes
 // below 32 (but the newline) are special tokens and the others text.
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>

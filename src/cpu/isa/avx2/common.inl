@@ -6,7 +6,6 @@
 struct Rows8 {
   const uint8_t* p;
   int64_t stride;
-  __m256i index;  // i32 byte offset of each row
 };
 
 // r[w], lane i: bytes 4w..4w+3 at p + i * stride. Reads 16 bytes of each row.
@@ -31,8 +30,23 @@ SYNOD_INLINE void tr8(const uint8_t* p, int64_t stride, __m256i* r) {
   r[3] = _mm256_unpackhi_epi64(ab_high, cd_high);
 }
 
+SYNOD_INLINE int32_t load_i32(const uint8_t* p) {
+  int32_t v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+// The dword at byte `offset` of the block of each row. Loads and inserts: vpgatherdd is slower on the CPUs
+// that have no more than AVX2, many times so under the mitigation of gather data sampling.
 SYNOD_INLINE __m256i gather(const Rows8& rows, int offset) {
-  return _mm256_i32gather_epi32(reinterpret_cast<const int*>(rows.p + offset), rows.index, 1);
+  const auto four = [&](int first) __attribute__((always_inline)) {
+    const uint8_t* p = rows.p + first * rows.stride + offset;
+    const __m128i v = _mm_cvtsi32_si128(load_i32(p));
+    const __m128i w = _mm_cvtsi32_si128(load_i32(p + 2 * rows.stride));
+    return _mm_unpacklo_epi64(_mm_insert_epi32(v, load_i32(p + rows.stride), 1),
+                              _mm_insert_epi32(w, load_i32(p + 3 * rows.stride), 1));
+  };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(four(0)), four(4), 1);
 }
 
 // f16 in the low, in the high half of each dword.

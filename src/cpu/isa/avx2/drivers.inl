@@ -6,11 +6,6 @@ inline constexpr int kTileTokens = 3;    // tokens of one pass over a tile: sums
 inline constexpr int64_t kTileFrom = 6;  // tokens from which unpacking once pays
 inline constexpr int64_t kTilePanel = 128;
 
-SYNOD_INLINE __m256i row_index(int64_t stride) {
-  return _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
-                            _mm256_set1_epi32(static_cast<int>(stride)));
-}
-
 // First row of a group of 8 that holds row `row`: a group never passes the last row of the matrix.
 SYNOD_INLINE int64_t group_start(const Job& job, int64_t row) {
   return row + 8 <= job.n_rows ? row : job.n_rows - 8;
@@ -43,11 +38,10 @@ void one_row(const Job& job, int64_t first_token) {
   const int64_t n_blocks = job.k / (kChunkValues / F::kPerChunk);
   const int64_t group_bytes = 8 * job.stride;
   const int64_t ahead = group_bytes >= kPrefetchBytes ? 1 : kPrefetchBytes / group_bytes + 1;
-  const __m256i index = row_index(job.stride);
   for (int64_t row = job.begin; row < job.end; row += 8) {
     const int64_t start = group_start(job, row);
     const uint8_t* later = ahead_of(job, row + 8 * ahead);
-    Rows8 r{job.data + start * job.stride, job.stride, index};
+    Rows8 r{job.data + start * job.stride, job.stride};
     __m256 acc[M];
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) acc[m] = _mm256_setzero_ps();
@@ -72,11 +66,10 @@ void micro(const Tile& tile, int n_blocks, const std::byte* const* records, int6
 }
 
 template <typename F>
-void fill_tile(const Job& job, const int64_t (&start)[2], int64_t chunk, int n_blocks, __m256i index,
-               Tile& tile) {
+void fill_tile(const Job& job, const int64_t (&start)[2], int64_t chunk, int n_blocks, Tile& tile) {
   constexpr int64_t kChunkBytes = F::kPerChunk * F::kBytes;
   for (int h = 0; h < 2; ++h) {
-    Rows8 r{job.data + start[h] * job.stride + chunk * kChunkBytes, job.stride, index};
+    Rows8 r{job.data + start[h] * job.stride + chunk * kChunkBytes, job.stride};
     for (int i = 0; i < 8; ++i) {  // the tile after the next
       for (int64_t at = 0; at < kChunkBytes; at += 64) {
         _mm_prefetch(r.p + i * job.stride + 2 * kChunkBytes + at, _MM_HINT_T1);
@@ -93,7 +86,6 @@ void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
   const std::byte* const* records = job.x + first_token;
   const int64_t all_blocks = job.k / (kChunkValues / F::kPerChunk);
   const int64_t chunks = (all_blocks + F::kPerChunk - 1) / F::kPerChunk;
-  const __m256i index = row_index(job.stride);
   for (int64_t row = job.begin; row < job.end; row += kParkRows) {
     // The second half may repeat the first where the range ends.
     const int64_t second = row + 8 < job.end ? row + 8 : row;
@@ -102,7 +94,7 @@ void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const int64_t left = all_blocks - chunk * F::kPerChunk;
       const int n_blocks = static_cast<int>(left < F::kPerChunk ? left : F::kPerChunk);
-      fill_tile<F>(job, start, chunk, n_blocks, index, tile);
+      fill_tile<F>(job, start, chunk, n_blocks, tile);
       int64_t m = 0;
       for (; m + kTileTokens <= n_tokens; m += kTileTokens) {
         micro<F, kTileTokens>(tile, n_blocks, records + m, chunk, park + m * kParkRows);

@@ -1,6 +1,6 @@
 // Integer sums of codes with activations. vpmaddubsw adds pairs of u8 x s8 products in int16: codes up to
-// kMax allow runs of kRun<kMax, N> quads before a sum could pass 32767. Signed codes up to 128 give their sign
-// to the activations, |w| * q.
+// kMax allow runs of kRun<kMax, N> quads before a sum could pass 32767. Signed codes up to 128 give their
+// sign to the activations, |w| * q.
 
 template <int kMax, int N>
 inline constexpr int kRun = 32767 / (2 * 127 * kMax) < N ? 32767 / (2 * 127 * kMax) : N;
