@@ -191,7 +191,7 @@ void add_quantize(CLI::App& app, Options& o) {
   add_model(app, o, true);
   app.add_option("OUTPUT,-o,--outfile", o.output, "the GGUF file to write")->required();
   app.add_option("TYPE,--type,--outtype", o.quantize_type,
-                 "mix, e.g. q8_0, q4_k_m, iq2_xxs; `list` shows all")
+                 "mix, e.g. q8_0, q4_k_m, iq2_xxs (docs/quantization.md)")
       ->capture_default_str();
   app.add_flag("--allow-requantize", o.allow_requantize, "do not warn when the source is quantized already");
   add_output(app, o);

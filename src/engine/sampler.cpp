@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -11,6 +12,8 @@ namespace synod {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+constexpr size_t kScanBlock = 64;  // logits that are looked at together
 
 // The order is total (logit, then id), so equal logits cannot make the result depend on a sort.
 template <typename Candidate>
@@ -162,14 +165,19 @@ int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position
   if (!needs_order) floor = std::max(floor, min_p_floor);
 
   top_ = top;
-  if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits.size()) {
+  const bool has_top_k = options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits.size();
+  if (has_top_k) {
     collect_top_k(logits, static_cast<size_t>(options_.top_k));
     std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < floor; });
+  } else if (!needs_order && options_.min_p == 0.0F) {
+    return draw_of_all(logits, top, floor, position);
+  } else if (options_.typical_p == 1.0F && needs_order) {
+    collect_top_p(logits, top);
   } else {
     collect_above(logits, floor);
   }
   if (options_.typical_p < 1.0F) keep_typical();
-  if (options_.top_p < 1.0F) keep_top_p();
+  if (options_.top_p < 1.0F && (has_top_k || options_.typical_p < 1.0F)) keep_top_p();
   if (needs_order && options_.min_p > 0.0F) {
     // The most likely token is kept whatever the typical set was.
     float best = kMinusInfinity;
@@ -209,10 +217,14 @@ void Sampler::collect_top_k(std::span<const float> logits, size_t k) {
     candidates_.resize(k);
     threshold = candidates_[k - 1].logit;
   };
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!(logits[i] > threshold)) continue;
-    candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
-    if (candidates_.size() == limit) cut();
+  for (size_t begin = 0; begin < logits.size(); begin += kScanBlock) {
+    const size_t end = std::min(begin + kScanBlock, logits.size());
+    if (!(largest(logits.subspan(begin, end - begin)) > threshold)) continue;
+    for (size_t i = begin; i < end; ++i) {
+      if (!(logits[i] > threshold)) continue;
+      candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
+      if (candidates_.size() == limit) cut();
+    }
   }
   cut();
   std::sort(candidates_.begin(), candidates_.end(), before<Candidate>);
@@ -220,8 +232,66 @@ void Sampler::collect_top_k(std::span<const float> logits, size_t k) {
 
 void Sampler::collect_above(std::span<const float> logits, float floor) {
   candidates_.clear();
+  for (size_t begin = 0; begin < logits.size(); begin += kScanBlock) {
+    const size_t end = std::min(begin + kScanBlock, logits.size());
+    if (!(largest(logits.subspan(begin, end - begin)) >= floor)) continue;
+    for (size_t i = begin; i < end; ++i) {
+      if (logits[i] >= floor) candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
+    }
+  }
+}
+
+// Without any cut no candidates are needed: weights of all ids, then the block and the id that the draw hits.
+int32_t Sampler::draw_of_all(std::span<const float> logits, float top, float floor, int64_t position) {
+  weights_.resize(logits.size());
+  block_sums_.resize(logits.size() / kExpBlock + 1);
+  const double total = exp_all(logits, top, 1.0F / options_.temperature, weights_.data(), block_sums_.data());
+  double rest = random_unit(options_.seed, choice_, position) * total;
+  for (size_t begin = 0, block = 0; begin < logits.size(); begin += kExpBlock, ++block) {
+    if (rest >= block_sums_[block]) {
+      rest -= block_sums_[block];
+      continue;
+    }
+    const size_t end = std::min(begin + kExpBlock, logits.size());
+    for (size_t i = begin; i < end; ++i) {
+      if (!(logits[i] >= floor)) continue;
+      rest -= static_cast<double>(weights_[i]);
+      if (rest < 0.0) return static_cast<int32_t>(i);
+    }
+  }
+  // Sums of weights may round below `rest`: the most likely id is then as good as any.
+  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
+}
+
+// The most likely ids of mass top_p, in no order: bins by logit find the bin in which the mass is reached,
+// and only that one is sorted.
+void Sampler::collect_top_p(std::span<const float> logits, float top) {
+  constexpr size_t kBins = 1024;
+  constexpr float kReach = 36.0F;  // as in draw()
+  weights_.resize(logits.size());
+  const double target = static_cast<double>(options_.top_p) * exp_all(logits, top, 1.0F, weights_.data());
+  std::array<double, kBins> mass{};
+  const auto bin_of = [top](float logit) {
+    const float bin = (top - logit) * (static_cast<float>(kBins) / kReach);
+    return bin < static_cast<float>(kBins) ? static_cast<size_t>(bin) : kBins;  // NaN and far ones: kBins
+  };
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] >= floor) candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
+    if (const size_t bin = bin_of(logits[i]); bin < kBins) mass[bin] += static_cast<double>(weights_[i]);
+  }
+  double sum = 0.0;
+  size_t last_bin = 0;
+  while (last_bin + 1 < kBins && sum + mass[last_bin] < target) sum += mass[last_bin++];
+  candidates_.clear();
+  std::vector<Candidate> border;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const size_t bin = bin_of(logits[i]);
+    if (bin > last_bin) continue;
+    (bin < last_bin ? candidates_ : border).push_back({static_cast<int32_t>(i), logits[i], weights_[i]});
+  }
+  std::sort(border.begin(), border.end(), before<Candidate>);
+  for (size_t i = 0; i < border.size() && (sum < target || candidates_.empty()); ++i) {
+    sum += static_cast<double>(border[i].p);
+    candidates_.push_back(border[i]);
   }
 }
 

@@ -86,6 +86,8 @@ class Sampler {
   void restrict(std::span<float> logits, const Limits& limits) const;
   void penalise(std::span<float> logits) const;
   int32_t draw(std::span<const float> logits, float top, int64_t position);
+  int32_t draw_of_all(std::span<const float> logits, float top, float floor, int64_t position);
+  void collect_top_p(std::span<const float> logits, float top);
   void collect_top_k(std::span<const float> logits, size_t k);
   void collect_above(std::span<const float> logits, float floor);
   double weigh();
@@ -100,6 +102,8 @@ class Sampler {
   std::unordered_map<int32_t, int32_t> generated_;  // occurrences in the output
   std::vector<Candidate> candidates_;               // scratch
   float top_ = 0.0F;                                // largest logit of the candidates
+  std::vector<float> weights_;                      // scratch: of every id
+  std::vector<double> block_sums_;                  // scratch: of weights_
   std::vector<float> copy_;                         // scratch of sample()
 };
 

@@ -31,8 +31,8 @@ inline float largest(std::span<const float> x) {
 
 inline constexpr float kLeastExponent = -87.0F;  // e^-87 = 1.6e-38, the end of normal numbers
 
-// e^x for x in [kLeastExponent, 0], relative error below 2e-7. x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by its
-// Taylor series to r^7 / 7! (the remainder is under 6e-9).
+// e^x for x in [kLeastExponent, 0], relative error below 2e-7. x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by
+// its Taylor series to r^7 / 7! (the remainder is under 6e-9).
 inline float exp_in_range(float x) {
   constexpr float kLog2E = 1.44269504F, kLn2High = 0.693145752F, kLn2Low = 1.42860677e-6F;
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
@@ -55,9 +55,13 @@ inline float exp_in_range(float x) {
 // e^x for x <= 0; below kLeastExponent, and for NaN, as there.
 inline float exp_negative(float x) { return exp_in_range(x > kLeastExponent ? x : kLeastExponent); }
 
-// out[i] = e^((x[i] - top) * scale) for x[i] <= top; returns the sum: f32 in lanes, f64 over blocks.
-inline double exp_all(std::span<const float> x, float top, float scale, float* out) {
-  constexpr size_t kBlock = 256;
+inline constexpr size_t kExpBlock = 256;
+
+// out[i] = e^((x[i] - top) * scale) for x[i] <= top; returns the sum: f32 in lanes, f64 over blocks of
+// kExpBlock, whose sums go to `block_sums` if it is given.
+inline double exp_all(std::span<const float> x, float top, float scale, float* out,
+                      double* block_sums = nullptr) {
+  constexpr size_t kBlock = kExpBlock;
   double sum = 0.0;
   for (size_t begin = 0; begin < x.size(); begin += kBlock) {
     const size_t n = std::min(kBlock, x.size() - begin);
@@ -75,7 +79,10 @@ inline double exp_all(std::span<const float> x, float top, float scale, float* o
       for (size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] += p[i + lane];
     }
     for (; i < n; ++i) lanes[0] += p[i];
-    for (const float lane : lanes) sum += static_cast<double>(lane);
+    double block = 0.0;
+    for (const float lane : lanes) block += static_cast<double>(lane);
+    if (block_sums != nullptr) block_sums[begin / kBlock] = block;
+    sum += block;
   }
   return sum;
 }

@@ -36,7 +36,7 @@ TEST(QuantizeCli, UsageErrorsExitWith2AndSayWhat) {
     std::string says;
   };
   for (const Case& c : std::vector<Case>{
-           {{"quantize", kGemma}, "OUTPUT"},
+           {{"quantize", kGemma}, "--outfile is required"},
            {{"quantize", kGemma, out, "q9"}, "q4_k_m"},
            {{"convert", kGemma, out, "--type", "q9"}, "q4_k_m"},
            {{"quantize", kGemma, out, "q4_0", "--tensor-type", "nonsense"}, "REGEX=TYPE"},

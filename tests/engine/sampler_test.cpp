@@ -177,6 +177,21 @@ TEST(Sampler, LimitsAreKept) {
   EXPECT_THROW(sampler.pick(logits, 0, {.allowed = allowed, .banned = {}}), Error);
 }
 
+TEST(Sampler, BannedIdsHaveNoChanceInAnyPath) {
+  for (SamplerOptions options :
+       {SamplerOptions{.temperature = 50.0F}, SamplerOptions{.temperature = 1.0F, .top_p = 0.99F},
+        SamplerOptions{.temperature = 50.0F, .top_k = 3}}) {
+    Sampler sampler(options);
+    const std::vector<int32_t> banned = {0, 1, 2, 3};
+    for (int64_t p = 0; p < 300; ++p) {
+      std::vector<float> logits(600, -std::numeric_limits<float>::infinity());
+      for (const size_t i : {0, 1, 2, 3, 300, 599}) logits[i] = 1.0F;
+      const int32_t id = sampler.pick(logits, p, {.allowed = {}, .banned = banned});
+      ASSERT_TRUE(id == 300 || id == 599) << id;
+    }
+  }
+}
+
 TEST(Sampler, TypicalKeepsWhatIsNearTheEntropy) {
   // One certain token, one likely, many unlikely: the entropy lies nearer to the likely one.
   std::vector<float> logits(100, -1.0F);

@@ -98,7 +98,9 @@ class Macro final : public Object {
     }
     Dict named;
     Value caller = Value::undefined("no caller is defined: the macro was not called by a call block");
-    for (auto& [key, value] : arguments.named) {
+    for (const auto& argument : arguments.named) {
+      const std::string& key = argument.first;
+      const Value& value = argument.second;
       const auto at = std::find_if(parameters.begin(), parameters.end(), [&](const Parameter& parameter) {
         return interpreter.name(parameter.name) == key;
       });
