@@ -190,7 +190,7 @@ PageImage read_image(std::span<const std::byte> bytes, uint64_t fingerprint, int
   }
   const auto ids = in.bytes(n_ids * static_cast<int64_t>(sizeof(int32_t)));
   image.ids.resize(static_cast<size_t>(n_ids));
-  std::memcpy(image.ids.data(), ids.data(), ids.size());
+  if (!ids.empty()) std::memcpy(image.ids.data(), ids.data(), ids.size());
   for (const int32_t id : image.ids) {
     if (id < 0 || id >= vocab_size) bad_file("{}: token id {} is outside the vocabulary", what, id);
   }

@@ -163,8 +163,11 @@ class Collector {
   }
 
   void visit(Id id, uint32_t decided, const Chain* outer, Id origin = SchemaTree::kNone) {
+    constexpr int kMaxChain = 256;  // each link is a call on the stack
+    int n_links = 0;
     for (const Chain* chain = outer; chain; chain = chain->outer) {
       if (chain->schema == id) tree_.complain(id, "refers to itself without anything in between");
+      if (++n_links > kMaxChain) tree_.complain(id, "is reached through too many $ref and allOf in a row");
     }
     const bool known = std::any_of(shape_.expanded.parts.begin(), shape_.expanded.parts.end(),
                                    [id](const Goal::Part& part) { return part.schema == id; });
