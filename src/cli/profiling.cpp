@@ -9,7 +9,9 @@ namespace synod::cli {
 
 Trace::LayerKind layer_kinds(const Model& model) {
   return [&kinds = model.info().layer_kinds](int64_t layer) -> std::string_view {
-    return layer < static_cast<int64_t>(kinds.size()) ? kinds[static_cast<size_t>(layer)] : "";
+    if (layer >= static_cast<int64_t>(kinds.size())) return "";
+    return kinds[static_cast<size_t>(
+        layer)];  // no conditional operator: its result would be a temporary string
   };
 }
 
