@@ -10,9 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
-#include <limits>
 #include <vector>
 
 #include "cuda/scratch.h"
@@ -22,8 +22,9 @@
 namespace synod::cuda {
 
 inline constexpr int64_t kDecodeTokens = 64;
-// From here on attention would run on tensor cores with f16 keys and values. Off: on models with large attention
-// scores its logits move by more than the bound between classes, and a prompt's logits would depend on its cuts.
+// From here on attention would run on tensor cores with f16 keys and values. Off: on models with large
+// attention scores its logits move by more than the bound between classes, and a prompt's logits would depend
+// on its cuts.
 inline constexpr int64_t kTileTokens = std::numeric_limits<int64_t>::max();
 
 struct PlannedLaunch {

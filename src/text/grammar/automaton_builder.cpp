@@ -260,7 +260,9 @@ void AutomatonBuilder::compile(Term term, State begin, State end, uint64_t copie
     case Kind::kRule: {
       const uint64_t size = rule_weight_[node.a];
       const bool small = size <= kInlineStates && saturating_multiply(size, copies) <= kInlineTotal;
-      if (small && inline_depth_ < kInlineDepth) {
+      // A large grammar saves its states.
+      if (small && inline_depth_ < kInlineDepth && inlined_ + size <= limits_.max_states / 4) {
+        inlined_ += size;
         ++inline_depth_;
         compile(tree_.rules[node.a].body, begin, end, copies);
         --inline_depth_;

@@ -54,6 +54,7 @@ class AutomatonBuilder {
   std::vector<std::vector<Edge>> edges_;
   size_t n_edges_ = 0;
   int inline_depth_ = 0;
+  uint64_t inlined_ = 0;  // states compiled in place of calls so far
   std::vector<State> ends_;
   std::vector<GrammarAutomaton::Rule> rules_;
   struct Pending {
