@@ -24,7 +24,8 @@ class Variable {
 };
 
 nlohmann::json setting(const ProcessResult& r, const std::string& name) {
-  for (const auto& s : nlohmann::json::parse(r.out)["settings"]) {
+  const auto shown = nlohmann::json::parse(r.out);  // must outlive the loop
+  for (const auto& s : shown["settings"]) {
     if (s["name"] == name) return s;
   }
   return nullptr;
