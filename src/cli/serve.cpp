@@ -75,6 +75,9 @@ server::HttpOptions http_options(const Options& options, int64_t file_limit) {
   http.tls_key_file = options.tls_key;
   http.max_body_bytes = options.max_body_mib << 20;
   http.max_bodies_bytes = std::max(http.max_bodies_bytes, 4 * http.max_body_bytes);
+  // A stream that nobody reads still takes a sequence's place; it must not keep it for long.
+  http.max_unsent_bytes = int64_t{1} << 20;
+  http.write_timeout = std::chrono::seconds(30);
   constexpr int64_t kReservedFiles = 64;
   http.max_connections =
       std::max<int64_t>(16, std::min(options.max_connections, file_limit - kReservedFiles));

@@ -25,6 +25,8 @@ TEST(JsonSchema, TypesAndLiterals) {
   expect_values(R"({"type":"null"})", {"null"}, {"nul", "0"});
   expect_values(R"({"type":["boolean","integer"]})", {"true", "false", "0", "-12"},
                 {"1.5", "\"a\"", "01", "-0"});
+  expect_values(R"({"type":"integer"})", {"999999999999999999"},
+                {"1000000000000000000"});  // fits every reader
   expect_values(R"({"type":"number"})", {"0", "-0.5", "12.25e-3", "1E+9"}, {"1.", ".5", "01", "1e", "+1"});
   expect_values(R"({"enum":[1,"a\"é",null,[1,{"b":2.5}],{}]})",
                 {"1", "\"a\\\"é\"", "null", "[1,{\"b\":2.5}]", "[ 1, { \"b\" : 2.5 } ]", "{}", "{ }"},
@@ -95,6 +97,8 @@ TEST(JsonSchema, StringsCountCharacters) {
                 {"\"a\"", "\"abcde\"", "\"AB\""});
   expect_values(R"({"pattern":"^a?[^\\W\\d]*\\s.$|^\\u0041\\x42$","minLength":2})",
                 {"\"a b\"", "\"AB\"", "\"x\\t\xC3\xA9\""}, {"\"ab\"", "\"1 b\"", "\"a \\n\""});
+  expect_values(R"({"pattern":"^\\D\\W\\S$"})", {"\"a-b\"", "\"\xC3\xA9 \xC3\xA9\""},
+                {"\"1-b\"", "\"\xD9\xA8-b\"", "\"ab-\"", "\"a\xC3\xA9-\"", "\"a-\xC2\xA0\""});
   expect_values(R"({"format":"date"})", {"\"2024-02-29\"", "\"2023-12-31\"", "\"2000-02-29\""},
                 {"\"2023-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"", "\"1900-02-29\""});
   expect_values(R"({"format":"date-time"})",

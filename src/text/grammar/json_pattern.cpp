@@ -1,5 +1,7 @@
 // Regular expressions of JSON Schema. Parsed to a small tree; without a length limit the tree becomes terms
 // one to one, with a limit its automaton is multiplied by a counter of characters.
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -23,6 +25,32 @@ struct Regex {
 };
 
 constexpr int kMaxGroups = 64;
+
+// What some dialect (Python's reads Unicode) takes for a digit, or for a word character: \D and \W leave it
+// all out, so that what is written matches whoever checks it.
+const Ranges& wide_class(bool words) {
+  const auto make = [](bool with_words) {
+    Ranges ranges;
+    for (utf8proc_int32_t c = 0; c <= 0x10FFFF; ++c) {
+      const utf8proc_category_t category = utf8proc_category(c);
+      bool inside = category == UTF8PROC_CATEGORY_ND;
+      if (with_words) {
+        inside = c == '_' || (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) ||
+                 (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
+      }
+      if (!inside) continue;
+      const auto value = char32_t(c);
+      if (!ranges.empty() && ranges.back().high + 1 == value) {
+        ranges.back().high = value;
+      } else {
+        ranges.push_back({value, value});
+      }
+    }
+    return ranges;
+  };
+  static const Ranges kDigits = make(false), kWords = make(true);
+  return words ? kWords : kDigits;
+}
 
 class PatternParser {
  public:
@@ -243,9 +271,9 @@ class PatternParser {
       case 's':
         return ++pos_, append(out, kSpaces), false;
       case 'D':
-        return ++pos_, complement(kDigits);
+        return ++pos_, complement(wide_class(false));
       case 'W':
-        return ++pos_, complement(kWords);
+        return ++pos_, complement(wide_class(true));
       case 'S':
         return ++pos_, complement(kWideSpaces);
       case 'n':

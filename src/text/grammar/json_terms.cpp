@@ -12,8 +12,9 @@ namespace {
 
 constexpr int64_t kMaxBlanks = 4;  // on one line
 constexpr int64_t kMaxNewlines = 2;
-constexpr int64_t kMaxIndent = 64;  // after a newline
-constexpr int64_t kMaxDigits = 20;  // of a whole part or a fraction
+constexpr int64_t kMaxIndent = 64;       // after a newline
+constexpr int64_t kMaxWholeDigits = 18;  // every reader's integers hold them
+constexpr int64_t kMaxFractionDigits = 20;
 constexpr int64_t kMaxExponentDigits = 2;
 
 }  // namespace
@@ -155,7 +156,7 @@ Term JsonTerms::plain_key_except(const std::vector<std::string>& names) {
 
 Term JsonTerms::integer() {
   if (integer_) return *integer_;
-  const Term nonzero = b_.sequence({b_.characters({{'1', '9'}}), b_.repeat(digit(), 0, kMaxDigits - 1)});
+  const Term nonzero = b_.sequence({b_.characters({{'1', '9'}}), b_.repeat(digit(), 0, kMaxWholeDigits - 1)});
   integer_ = b_.declare("integer");
   b_.define(*integer_, b_.choice({b_.text("0"), b_.sequence({b_.optional(b_.text("-")), nonzero})}));
   return *integer_;
@@ -164,8 +165,8 @@ Term JsonTerms::integer() {
 Term JsonTerms::number() {
   if (number_) return *number_;
   const Term whole = b_.choice(
-      {b_.text("0"), b_.sequence({b_.characters({{'1', '9'}}), b_.repeat(digit(), 0, kMaxDigits - 1)})});
-  const Term fraction = b_.sequence({b_.text("."), b_.repeat(digit(), 1, kMaxDigits)});
+      {b_.text("0"), b_.sequence({b_.characters({{'1', '9'}}), b_.repeat(digit(), 0, kMaxWholeDigits - 1)})});
+  const Term fraction = b_.sequence({b_.text("."), b_.repeat(digit(), 1, kMaxFractionDigits)});
   const Term exponent = b_.sequence({b_.characters({{'e', 'e'}, {'E', 'E'}}),
                                      b_.optional(b_.characters({{'+', '+'}, {'-', '-'}})),
                                      b_.repeat(digit(), 1, kMaxExponentDigits)});
