@@ -1,8 +1,10 @@
-/* synod as a C library. Stable: functions are only added, structs grow at their end and start with their size.
+/* synod as a C library. Stable: functions are only added, structs grow at their end and start with their
+ * size.
  *
- * Every function that can fail returns a synod_status, or NULL for pointers; synod_last_error() then has the message
- * for the calling thread. Nothing prints, reads the environment or ends the process. Strings are UTF-8; those given
- * back belong to the object they came from and live until its next call. See synod.hpp for what things mean. */
+ * Every function that can fail returns a synod_status, or NULL for pointers; synod_last_error() then has the
+ * message for the calling thread. Nothing prints, reads the environment or ends the process. Strings are
+ * UTF-8; those given back belong to the object they came from and live until its next call. See synod.hpp for
+ * what things mean. */
 #ifndef SYNOD_SYNOD_H
 #define SYNOD_SYNOD_H
 
@@ -92,12 +94,14 @@ synod_status synod_model_load(const char* path, const synod_load_options* option
 void synod_model_free(synod_model* model); /* sessions keep what they need; NULL is allowed */
 synod_status synod_model_get_info(synod_model* model, synod_model_info* info);
 /* Writes at most `capacity` ids and sets the count of all; SYNOD_USAGE when they did not fit. */
-synod_status synod_model_tokenize(synod_model* model, const char* text, int32_t* ids, size_t capacity, size_t* n);
+synod_status synod_model_tokenize(synod_model* model, const char* text, int32_t* ids, size_t capacity,
+                                  size_t* n);
 
 synod_status synod_session_new(synod_model* model, const char* system_prompt, synod_session** session);
 void synod_session_free(synod_session* session);
-synod_status synod_session_send(synod_session* session, const char* message, const synod_generate_options* options,
-                                synod_piece_callback on_piece, void* user, synod_reply* reply);
+synod_status synod_session_send(synod_session* session, const char* message,
+                                const synod_generate_options* options, synod_piece_callback on_piece,
+                                void* user, synod_reply* reply);
 synod_status synod_session_tool_call(synod_session* session, size_t index, const char** name,
                                      const char** arguments);
 void synod_session_cancel(synod_session* session); /* any thread */

@@ -73,8 +73,8 @@ void lower(const Compress& op, Backend& be) {
       first_tokens.push_back(static_cast<int32_t>(w * op.ratio));
     }
   }
-  const Tensor positions = Tensor::contiguous(ws.dry() ? nullptr : first_tokens.data(), DType::kI32, {n},
-                                              "block_positions");
+  const Tensor positions =
+      Tensor::contiguous(ws.dry() ? nullptr : first_tokens.data(), DType::kI32, {n}, "block_positions");
   be(Rope{.x = pooled,
           .positions = positions,
           .freqs = op.freqs,

@@ -48,7 +48,8 @@ void Deepseek4::project(int64_t layer, std::string_view kind, const Tensor& x,
 
 Deepseek4::Step Deepseek4::begin(const BatchView& batch, const KvView& kv, Backend& be) const {
   Step step{.batch = batch, .kv = kv, .be = be, .n_tokens = batch.n_tokens()};
-  if (config_.has_ratio(kRatioSparse)) step.sparse_slots = block_slots(batch, kRatioSparse, step.sparse_values);
+  if (config_.has_ratio(kRatioSparse))
+    step.sparse_slots = block_slots(batch, kRatioSparse, step.sparse_values);
   if (config_.has_ratio(kRatioHeavy)) step.heavy_slots = block_slots(batch, kRatioHeavy, step.heavy_values);
   return step;
 }

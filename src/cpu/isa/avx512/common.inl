@@ -87,8 +87,8 @@ struct NoPrefetch {
   __attribute__((always_inline)) void next() {}
 };
 
-// Brings what the next call of a micro kernel reads from L2 to L1, an eighth at each of its eight steps: a chunk
-// of each of its tokens, and their sums. In one burst the prefetches would fill the line buffers.
+// Brings what the next call of a micro kernel reads from L2 to L1, an eighth at each of its eight steps: a
+// chunk of each of its tokens, and their sums. In one burst the prefetches would fill the line buffers.
 struct TokensAhead {
   const std::byte* const* records;
   int64_t offset;  // of the chunk in a record

@@ -141,8 +141,8 @@ inline void load_park(const Job& job, const int64_t (&start)[2], const int64_t (
   }
 }
 
-inline void store_park(const Job& job, const int64_t (&start)[2], const int64_t (&row)[2], int64_t first_token,
-                       int64_t n_tokens, const float* park) {
+inline void store_park(const Job& job, const int64_t (&start)[2], const int64_t (&row)[2],
+                       int64_t first_token, int64_t n_tokens, const float* park) {
   for (int64_t m = 0; m < n_tokens; ++m) {
     float* out = job.out[first_token + m];
     store_rows(job, start[0], row[0], _mm512_load_ps(park + m * kTileRows), out);
@@ -206,7 +206,8 @@ void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
           micro<F, F::kTileTokens>(tile, n_blocks, records + m, chunk, park + m * kTileRows, ahead);
         }
         pf.advance(lines_per_call);
-        micro_rest<F>(static_cast<int>(n_tokens - m), tile, n_blocks, records + m, chunk, park + m * kTileRows);
+        micro_rest<F>(static_cast<int>(n_tokens - m), tile, n_blocks, records + m, chunk,
+                      park + m * kTileRows);
       }
       store_park(job, start, halves, first_token, n_tokens, park);
     }
