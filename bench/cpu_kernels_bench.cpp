@@ -182,6 +182,19 @@ void decode_l2(benchmark::State& state, Shape shape, int64_t n_tokens) {
   state.SetBytesProcessed(state.iterations() * p.weights.bytes());
 }
 
+// One thread, rows that stay in L1: the instructions alone.
+void decode_l1(benchmark::State& state, Shape shape, int64_t n_tokens) {
+  shape.n_in = 1024;
+  shape.n_out = 16;
+  const Problem p(shape, 1, n_tokens);
+  const Buffer scratch = Buffer::host(scratch_bytes(n_tokens));
+  std::vector<float> out(static_cast<size_t>(16 * n_tokens));
+  std::vector<float*> rows;
+  for (int64_t m = 0; m < n_tokens; ++m) rows.push_back(out.data() + 16 * m);
+  for (auto _ : state) table().rows(p.matrix, 0, 16, p.pointers, rows, scratch.data());
+  state.SetBytesProcessed(state.iterations() * p.weights.bytes());
+}
+
 // Many tokens, one thread; the weights are read from L2 or L3 once per call.
 void prefill(benchmark::State& state, Shape shape, int64_t n_tokens) {
   const Problem p(shape, 1, n_tokens);
@@ -242,6 +255,7 @@ void register_all() {
     };
     add("dram", decode_dram, 1)->UseRealTime();
     add("dram", decode_dram, 4)->UseRealTime();
+    add("l1", decode_l1, 1);
     add("l2", decode_l2, 1);
     add("gemm", prefill, 8);
     add("gemm", prefill, 32);

@@ -1,5 +1,8 @@
 // Decode and prefill rates of a model on the device, with the card's measured ceilings.
 //   cuda_bench MODEL.gguf [--decode N] [--depths 0,4096] [--batches 1,32] [--prefills 512,4096] [--stages]
+//              [--profile]   one decode step of the last batch and depth between profiler marks
+#include <cuda_profiler_api.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -92,11 +95,13 @@ int run(int argc, char** argv) {
   std::vector<int64_t> depths{0, 4096}, batches{1}, prefills{512, 4096};
   int64_t decode = 64, chunk = 4096;
   bool stages = false;
-  bool graphs = true, dependent = true;
+  bool graphs = true, dependent = true, profile = false;
   for (int i = 2; i < argc; ++i) {
     const std::string a = argv[i];
     if (a == "--stages")
       stages = true;
+    else if (a == "--profile")
+      profile = true;
     else if (a == "--no-graphs")
       graphs = false;
     else if (a == "--no-pdl")
@@ -150,6 +155,11 @@ int run(int argc, char** argv) {
           *std::min_element(times.begin(), times.end()) * 1e6,
           runner.issue_seconds / static_cast<double>(decode) * 1e6, step_bytes / t / 1e12);
       std::fflush(stdout);
+      if (profile && b == batches.back() && depth == depths.back()) {
+        cudaProfilerStart();
+        runner.step(1, true, ids);
+        cudaProfilerStop();
+      }
       if (stages) {
         be.take_stage_times();
         for (int i = 0; i < 3; ++i) ids = runner.step(1, true, ids);

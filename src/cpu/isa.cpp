@@ -1,4 +1,6 @@
 // Which kernels this CPU can run, and what does not depend on the instruction set.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -171,6 +173,20 @@ void decoded_rows(const Isa& isa, const Job& job, const Matrix& matrix, std::spa
   }
 }
 
+// Records that share L2 with an unpacked tile, the stored rows of the next one and the sums.
+int64_t pass_bytes() {
+  static const int64_t bytes = [] {
+    constexpr int64_t kUnknown = 1024 * 1024;  // where the system does not say: the smallest L2 with AVX-512
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    const int64_t l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#else
+    const int64_t l2 = 0;
+#endif
+    return (l2 > 0 ? l2 : kUnknown) / 16 * 11;
+  }();
+  return bytes;
+}
+
 }  // namespace
 
 void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t row_end,
@@ -189,14 +205,11 @@ void rows_with(const Isa& isa, const Matrix& matrix, int64_t row_begin, int64_t 
           .out = out.data(),
           .n_tokens = static_cast<int64_t>(records.size()),
           .scratch = scratch,
-          .next = reinterpret_cast<const uint8_t*>(next)};
-  constexpr int64_t kMaxStride =
-      (int64_t{1} << 31) / 16 - 1;  // kernels gather with 32-bit offsets of 16 rows
-  if (job.stride >= 0 && job.stride <= kMaxStride) {
-    if (const JobKernel kernel = isa.find(matrix)) {
-      kernel(job);
-      return;
-    }
+          .next = reinterpret_cast<const uint8_t*>(next),
+          .pass_bytes = pass_bytes()};
+  if (const JobKernel kernel = isa.find(matrix)) {
+    kernel(job);
+    return;
   }
   if (activation_kind(matrix) != ActivationKind::kFloat) {
     rows_scalar(matrix, row_begin, row_end, records, out, scratch, next);

@@ -26,6 +26,7 @@ struct Job {
   int64_t n_tokens;
   std::byte* scratch;             // scratch_bytes(n_tokens)
   const uint8_t* next = nullptr;  // what this thread reads after these rows; only ever prefetched
+  int64_t pass_bytes = 0;  // of records that the rows of this job read again and again: they stay in L2
 };
 
 using JobKernel = void (*)(const Job& job);

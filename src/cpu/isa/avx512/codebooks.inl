@@ -137,7 +137,7 @@ struct IQ2_XXS : Codebook {
 
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
-    out.d = _mm512_mul_ps(f16_low(gather(r, 0)), _mm512_set1_ps(0.125F));
+    out.d = _mm512_mul_ps(f16_low(dword_at<Block, 0>(r)), _mm512_set1_ps(0.125F));
     pf.template next<32>();
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
@@ -171,7 +171,7 @@ struct IQ2_XS : Codebook {
 
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
-    out.d = _mm512_mul_ps(f16_low(gather(r, 0)), _mm512_set1_ps(0.125F));
+    out.d = _mm512_mul_ps(f16_low(dword_at<Block, 0>(r)), _mm512_set1_ps(0.125F));
     __m512i end[4];
     pf.template next<160>();
     tr16(r.p + 58, r.stride, end);  // scales are its last 8 bytes
@@ -210,7 +210,7 @@ struct IQ2_S : Codebook {
 
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
-    out.d = _mm512_mul_ps(f16_low(gather(r, 0)), _mm512_set1_ps(0.125F));
+    out.d = _mm512_mul_ps(f16_low(dword_at<Block, 0>(r)), _mm512_set1_ps(0.125F));
     __m512i end[4];  // high index bits, scales
     pf.template next<288>();
     tr16(r.p + 66, r.stride, end);
@@ -278,7 +278,7 @@ struct IQ3_XXS : Codebook {
 
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
-    out.d = _mm512_mul_ps(f16_low(gather(r, 0)), _mm512_set1_ps(0.25F));
+    out.d = _mm512_mul_ps(f16_low(dword_at<Block, 0>(r)), _mm512_set1_ps(0.25F));
     pf.template next<32>();
 #pragma GCC unroll 2
     for (int c = 0; c < 2; ++c) {
@@ -318,7 +318,7 @@ struct IQ3_S : Codebook {
 
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
-    out.d = f16_low(gather(r, 0));
+    out.d = f16_low(dword_at<Block, 0>(r));
     __m512i tail[12];  // bytes 66-81, 82-97, 94-109: high index bits, signs, scales
     pf.template next<736>();
     tr16(r.p + 66, r.stride, tail);
@@ -396,7 +396,7 @@ struct IQ1_S : Codebook {
 
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
-    out.d = _mm512_mul_ps(f16_low(gather(r, 0)), _mm512_set1_ps(0.125F));
+    out.d = _mm512_mul_ps(f16_low(dword_at<Block, 0>(r)), _mm512_set1_ps(0.125F));
     __m512i h[4];
     pf.template next<288>();
     tr16(r.p + 34, r.stride, h);

@@ -8,7 +8,6 @@
 struct Rows16 {
   const uint8_t* p;
   int64_t stride;
-  __m512i index;  // i32 byte offset of each row
 };
 
 // r[w], lane i: bytes 4w..4w+3 at p + i * stride. Reads 16 bytes of each row.
@@ -34,9 +33,15 @@ SYNOD_INLINE void tr16(const uint8_t* p, int64_t stride, __m512i* r) {
   r[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
-// The dword at byte `offset` of the block of each row.
-SYNOD_INLINE __m512i gather(const Rows16& rows, int offset) {
-  return _mm512_i32gather_epi32(rows.index, rows.p + offset, 1);
+// The dword at byte kOffset of the block of each row. Part of a transposition (what the others need of it is
+// dead code here): AMD runs vpgatherdd as 40 cycles of microcode, some Intel CPUs mitigate it.
+template <typename Block, int kOffset>
+SYNOD_INLINE __m512i dword_at(const Rows16& rows) {
+  constexpr bool kFits = kOffset + 16 <= static_cast<int>(sizeof(Block));
+  static_assert(kFits || kOffset >= 12);
+  __m512i r[4];
+  tr16(rows.p + (kFits ? kOffset : kOffset - 12), rows.stride, r);
+  return r[kFits ? 0 : 3];
 }
 
 // f16 in the low, in the high half of each dword.

@@ -5,11 +5,6 @@
 // Bytes that prefetching runs ahead of the computation: enough lines in flight, far less than L2.
 inline constexpr int64_t kPrefetchBytes = 24 * 1024;
 
-SYNOD_INLINE __m512i row_index(int64_t stride) {
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return _mm512_mullo_epi32(lanes, _mm512_set1_epi32(static_cast<int>(stride)));
-}
-
 // First row of a group of 16 that holds row `row`: a group never passes the last row of the matrix.
 SYNOD_INLINE int64_t group_start(const Job& job, int64_t row) {
   return row + 16 <= job.n_rows ? row : job.n_rows - 16;
@@ -42,11 +37,10 @@ void one_row(const Job& job, int64_t first_token) {
   const int64_t n_blocks = job.k / (kChunkValues / F::kPerChunk);
   const int64_t group_bytes = 16 * job.stride;
   const int64_t ahead = group_bytes >= kPrefetchBytes ? 1 : kPrefetchBytes / group_bytes + 1;
-  const __m512i index = row_index(job.stride);
   for (int64_t row = job.begin; row < job.end; row += 16) {
     const int64_t start = group_start(job, row);
     Prefetch pf{ahead_of(job, row + 16 * ahead)};
-    Rows16 r{job.data + start * job.stride, job.stride, index};
+    Rows16 r{job.data + start * job.stride, job.stride};
     __m512 acc[M];
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) acc[m] = _mm512_setzero_ps();
@@ -118,10 +112,10 @@ void micro_rest(int n, const Tile& tile, int n_blocks, const std::byte* const* r
 
 // Unpacks chunk `chunk` of the 32 rows whose halves start at rows start[0] and start[1].
 template <typename F>
-void fill_tile(const Job& job, const int64_t (&start)[2], int64_t chunk, int n_blocks, __m512i index,
+void fill_tile(const Job& job, const int64_t (&start)[2], int64_t chunk, int n_blocks,
                Tile& tile) {
   for (int h = 0; h < 2; ++h) {
-    Rows16 r{job.data + start[h] * job.stride + chunk * F::kPerChunk * F::kBytes, job.stride, index};
+    Rows16 r{job.data + start[h] * job.stride + chunk * F::kPerChunk * F::kBytes, job.stride};
     for (int b = 0; b < n_blocks; ++b, r.p += F::kBytes) F::fill(r, b, h, tile);
   }
 }
@@ -150,9 +144,6 @@ inline void store_park(const Job& job, const int64_t (&start)[2], const int64_t 
   }
 }
 
-// Records that one pass over the rows of a job reads again and again: they must stay in L2 beside the tile.
-inline constexpr int64_t kPassBytes = 1408 * 1024;
-
 template <typename F>
 void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
   Tile& tile = *reinterpret_cast<Tile*>(job.scratch);
@@ -160,12 +151,11 @@ void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
   const std::byte* const* records = job.x + first_token;
   const int64_t all_blocks = job.k / (kChunkValues / F::kPerChunk);
   const int64_t chunks = (all_blocks + F::kPerChunk - 1) / F::kPerChunk;
-  const __m512i index = row_index(job.stride);
   constexpr int kLines = (F::kPerChunk * F::kBytes + 62) / 64 + 1;
   const int64_t calls = (n_tokens + F::kTileTokens - 1) / F::kTileTokens;
   const int64_t lines_per_call = (kTileRows * kLines + calls - 1) / calls;
   // Chunks of one pass. The outputs hold the sums between passes: exact, they are f32.
-  const int64_t fit = kPassBytes / (n_tokens * static_cast<int64_t>(sizeof(typename F::Chunk)));
+  const int64_t fit = job.pass_bytes / (n_tokens * static_cast<int64_t>(sizeof(typename F::Chunk)));
   const int64_t pass = job.end - job.begin <= kTileRows ? chunks : fit < 1 ? 1 : fit;
   for (int64_t first = 0; first < chunks; first += pass) {
     const int64_t stop = first + pass < chunks ? first + pass : chunks;
@@ -181,7 +171,7 @@ void tile_panel(const Job& job, int64_t first_token, int64_t n_tokens) {
       for (int64_t chunk = first; chunk < stop; ++chunk) {
         const int64_t left = all_blocks - chunk * F::kPerChunk;
         const int n_blocks = static_cast<int>(left < F::kPerChunk ? left : F::kPerChunk);
-        fill_tile<F>(job, start, chunk, n_blocks, index, tile);
+        fill_tile<F>(job, start, chunk, n_blocks, tile);
         // The tile after this one: the next chunk, or the first of the pass of the next rows.
         const bool last = chunk + 1 == stop;
         const int64_t next_row = last ? row + kTileRows : row;

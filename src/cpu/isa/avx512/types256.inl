@@ -146,7 +146,7 @@ struct Q6_K {
     pf.template next<256>();
     tr16(r.p + 192, r.stride, sc);
     pf.template next<32>();
-    out.d = f16_high(gather(r, 206));  // d ends the block: a dword at 208 would pass it
+    out.d = f16_high(dword_at<Block, 206>(r));  // d ends the block: a dword at 208 would pass it
 #pragma GCC unroll 2
     for (int n = 0; n < 2; ++n) {
 #pragma GCC unroll 2
@@ -197,7 +197,7 @@ struct Q2_K {
       out.m[2 * i + 1] = odd_bytes(mins);
       sc[i] = low_nibbles(sc[i]);
     }
-    const __m512i dd = gather(r, 80);
+    const __m512i dd = dword_at<Block, 80>(r);
     out.d = f16_low(dd);
     out.dmin = f16_high(dd);
 #pragma GCC unroll 2
@@ -241,7 +241,7 @@ struct Q2_K {
       out.m[2 * i] = _mm512_and_si512(_mm512_srli_epi32(sc[i], 4), nibbles);
       out.m[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi32(sc[i], 12), nibbles);
     }
-    const __m512i dd = gather(r, 80);
+    const __m512i dd = dword_at<Block, 80>(r);
     out.d = f16_low(dd);
     out.dmin = f16_high(dd);
 #pragma GCC unroll 2
@@ -364,8 +364,8 @@ struct IQ4_XS {
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
     const __m512i table = table16(kIq4Values, 128);
-    const __m512i first = gather(r, 0);  // d, two high bits per scale
-    const __m512i low = gather(r, 4);
+    const __m512i first = dword_at<Block, 0>(r);  // d, two high bits per scale
+    const __m512i low = dword_at<Block, 4>(r);
     const __m512i high = _mm512_srli_epi32(first, 16);
     out.d = f16_low(first);
     pf.template next<128>();
@@ -401,7 +401,7 @@ struct TQ2_0 {
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
     pf.template next<32>();
-    out.d = f16_high(gather(r, 62));  // d ends the block: a dword at 64 would pass it
+    out.d = f16_high(dword_at<Block, 62>(r));  // d ends the block: a dword at 64 would pass it
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
       __m512i v[4];
@@ -443,7 +443,7 @@ struct TQ1_0 {
   template <typename P, typename Emit>
   SYNOD_INLINE void unpack(const Rows16& r, Header& out, P& pf, Emit emit) {
     pf.template next<96>();
-    out.d = f16_high(gather(r, 50));  // d ends the block
+    out.d = f16_high(dword_at<Block, 50>(r));  // d ends the block
     __m512i w[4];
 #pragma GCC unroll 3
     for (int c = 0; c < 3; ++c) {
@@ -460,7 +460,7 @@ struct TQ1_0 {
         emit(c < 2 ? 2 * t + c : 10 + t, w, w[0]);
       }
     }
-    __m512i last = gather(r, 48);
+    __m512i last = dword_at<Block, 48>(r);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       w[i] = digit(last);

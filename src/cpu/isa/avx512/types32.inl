@@ -25,7 +25,7 @@ struct Q8_0 {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) w[i] = _mm512_xor_si512(w[i], bytes_of(0x80));
   }
-  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(gather(r, 0)); }
+  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(dword_at<Block, 0>(r)); }
 };
 
 struct Q4_0 {
@@ -34,7 +34,7 @@ struct Q4_0 {
   static constexpr int kTileFrom = 9;
   SYNOD_INLINE const int32_t* offset(const Chunk32& x) { return x.n8; }
   SYNOD_INLINE void codes(const Rows16& r, __m512i (&w)[8]) { nibbles32(r.p + 2, r.stride, w); }
-  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(gather(r, 0)); }
+  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(dword_at<Block, 0>(r)); }
 };
 
 struct Q4_1 {
@@ -44,7 +44,7 @@ struct Q4_1 {
   SYNOD_INLINE const int32_t* offset(const Chunk32& /*x*/) { return nullptr; }
   SYNOD_INLINE void codes(const Rows16& r, __m512i (&w)[8]) { nibbles32(r.p + 4, r.stride, w); }
   SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& m) {
-    const __m512i v = gather(r, 0);
+    const __m512i v = dword_at<Block, 0>(r);
     d = f16_low(v);
     m = f16_high(v);
   }
@@ -57,9 +57,10 @@ struct Q5_0 {
   SYNOD_INLINE const int32_t* offset(const Chunk32& x) { return x.n16; }
   SYNOD_INLINE void codes(const Rows16& r, __m512i (&w)[8]) {
     nibbles32(r.p + 6, r.stride, w);
-    add_fifth_bits(gather(r, 2), w);
+    const __m512i low = _mm512_srli_epi32(dword_at<Block, 0>(r), 16);
+    add_fifth_bits(_mm512_or_si512(low, _mm512_slli_epi32(dword_at<Block, 4>(r), 16)), w);
   }
-  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(gather(r, 0)); }
+  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(dword_at<Block, 0>(r)); }
 };
 
 struct Q5_1 {
@@ -69,7 +70,7 @@ struct Q5_1 {
   SYNOD_INLINE const int32_t* offset(const Chunk32& /*x*/) { return nullptr; }
   SYNOD_INLINE void codes(const Rows16& r, __m512i (&w)[8]) {
     nibbles32(r.p + 8, r.stride, w);
-    add_fifth_bits(gather(r, 4), w);
+    add_fifth_bits(dword_at<Block, 4>(r), w);
   }
   SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& m) { Q4_1::scales(r, d, m); }
 };
@@ -87,7 +88,7 @@ struct MXFP4 {
   }
   // 2^(e - 128): subnormal for e of 0 and 1.
   SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) {
-    const __m512i e = _mm512_and_si512(gather(r, 0), _mm512_set1_epi32(255));
+    const __m512i e = _mm512_and_si512(dword_at<Block, 0>(r), _mm512_set1_epi32(255));
     const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
     const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
     const __mmask16 is_small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
@@ -106,7 +107,7 @@ struct IQ4_NL {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) w[i] = look_up(table, w[i]);
   }
-  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(gather(r, 0)); }
+  SYNOD_INLINE void scales(const Rows16& r, __m512& d, __m512& /*m*/) { d = f16_low(dword_at<Block, 0>(r)); }
 };
 
 // The one-row and the tile kernel of such a type, for the drivers in drivers.inl.
@@ -152,9 +153,11 @@ struct Blocks32 {
   SYNOD_INLINE void fill(const Rows16& r, int b, int h, Tile& tile) {
     __m512i w[8];
     T::codes(r, w);
+    __m512 min;
+    T::scales(r, tile.d[b][h], min);  // before other stores: it shares its loads with codes
+    if constexpr (T::kHasMin) tile.m[b][h] = min;
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) tile.w[8 * b + i][h] = w[i];
-    T::scales(r, tile.d[b][h], tile.m[b][h]);
   }
 
   // acc[m] += tile * token m over n_blocks blocks.
