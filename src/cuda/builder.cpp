@@ -3,14 +3,16 @@
 #include "cuda/builder.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "cuda/views.h"
 #include "ops/visitor.h"
 
 namespace synod::cuda {
 
-Builder::Builder(const Step& step, WeightStore& weights, Scratch& scratch, uint32_t* status)
-    : step_(step), weights_(weights), scratch_(scratch), status_(status) {}
+Builder::Builder(const Step& step, WeightStore& weights, Scratch& scratch, uint32_t* status,
+                 uint32_t* tickets)
+    : step_(step), weights_(weights), scratch_(scratch), status_(status), tickets_(tickets) {}
 
 Builder::~Builder() {
   end_op();
@@ -38,6 +40,7 @@ std::vector<PlannedLaunch> Builder::build() {
     label_ = ops[index_].label;
     size_t taken = fuse_hyper();
     if (taken == 0) taken = fuse_heads();
+    if (taken == 0) taken = fuse_products();
     if (taken == 0) {
       std::visit([&](const auto& op) { run(op); }, ops[index_].op);
       taken = 1;
@@ -53,6 +56,8 @@ std::vector<PlannedLaunch> Builder::build() {
           ops[i].op);
     }
     end_op();
+    std::ranges::move(made_, std::back_inserter(cached_));
+    made_.clear();
     index_ += taken;
   }
   flush_rows();
@@ -90,7 +95,9 @@ void Builder::append_row_step(const RowStep& step, int64_t n_rows, int32_t d) {
         }
       }
     }
-    return true;
+    RowProgram longer = rows_;
+    longer.steps[longer.n_steps++] = step;
+    return static_cast<int64_t>(row_slots(longer)) * d * 4 <= kMostRowBytes;
   };
   if (!fits()) {
     flush_rows();

@@ -4,13 +4,14 @@
 // - element-wise ops and norms over rows of one width become one row program, with the digits that the next
 //   product wants as its last step;
 // - norms, rotations and cache writes of heads become one head program;
-// - hyper-connection mix, collapse and norm share a launch; experts run as gate-up, digits, down-and-combine.
-// A product of up to kDecodeTokens rows runs as matrix-vector products (the decode class), more as
-// tensor-core tiles (the prefill class). Within a class a token's result does not depend on the other tokens.
+// - hyper-connection mix, collapse and norm share a launch;
+// - products of one input share a launch, which also gates two of them and writes the digits that the next
+//   product wants; experts run as gate-up and down-and-combine.
+// A product of up to kDecodeTokens rows runs on integer tiles (tiles.cu; the decode class), more as f16 tiles
+// (gemm.cu; the prefill class). Within a class a token's result does not depend on the other tokens.
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <span>
 #include <vector>
@@ -22,10 +23,8 @@
 namespace synod::cuda {
 
 inline constexpr int64_t kDecodeTokens = 64;
-// From here on attention would run on tensor cores with f16 keys and values. Off: on models with large
-// attention scores its logits move by more than the bound between classes, and a prompt's logits would depend
-// on its cuts.
-inline constexpr int64_t kTileTokens = std::numeric_limits<int64_t>::max();
+// From here on attention runs on tensor cores: calls of the prefill class.
+inline constexpr int64_t kTileTokens = kDecodeTokens + 1;
 
 struct PlannedLaunch {
   Launch launch;
@@ -34,7 +33,8 @@ struct PlannedLaunch {
 
 class Builder {
  public:
-  Builder(const Step& step, WeightStore& weights, Scratch& scratch, uint32_t* status);
+  // `tickets`: kMostTickets zeros.
+  Builder(const Step& step, WeightStore& weights, Scratch& scratch, uint32_t* status, uint32_t* tickets);
   ~Builder();
   std::vector<PlannedLaunch> build();
 
@@ -60,16 +60,20 @@ class Builder {
   void flush_rows();
   void append_row_step(const RowStep& step, int64_t n_rows, int32_t d);
   template <typename Op>
-  const Op* op_at(size_t index) const;
+  const Op* op_at(size_t index) const {
+    return index < step_.ops().size() ? std::get_if<Op>(&step_.ops()[index].op) : nullptr;
+  }
   size_t fuse_heads();  // ops taken from index_ on; 0 = none
   size_t fuse_hyper();
+  size_t fuse_products();
 
   const DeviceMatrix& device(const Matrix& m, bool as_float = false);
   const DeviceMatrix& device(std::span<const Matrix> experts);
   StatusWord status() const;
   void products(std::span<const Product> parts, const Rows& x);
-  void expert_products(const Tensor& out, const Rows& x, bool x_per_slot, const Tensor& ids,
-                       std::span<const Matrix> experts);
+  bool gated_products(const Glu& op, std::span<const Product> parts, const Rows& x, size_t next);
+  TileParams expert_tiles(const Tensor& ids, int64_t n_experts, int64_t rows) const;
+  void combined_experts(const ExpertFfn& op, const DeviceMatrix& down, float* hidden);
   void grouped_ffn(const ExpertFfn& op);
   struct Tiles;
   Tiles sort_slots(const Tensor& ids, int64_t n_experts);
@@ -80,6 +84,7 @@ class Builder {
   // Forms of activations that products read; made once per input, dropped when the input is written.
   DigitRows digits(const Rows& x);
   HalfRows halves(const Rows& x, bool low);
+  DigitRows digits_for(size_t next, const Tensor& out);
   void wrote(const Tensor& t);
   void wrote(const std::byte* begin, const std::byte* end);
 
@@ -101,13 +106,13 @@ class Builder {
   const Step& step_;
   WeightStore& weights_;
   Scratch& scratch_;
-  uint32_t* status_;
+  uint32_t *status_, *tickets_;
   std::vector<PlannedLaunch> launches_;
   size_t index_ = 0;    // of the op being built
   uint32_t label_ = 0;  // of it
   RowProgram rows_;     // open row program
   uint32_t rows_label_ = 0;
-  std::vector<Cached> cached_;
+  std::vector<Cached> cached_, made_;  // made_: by the launches of this op, known after it
   std::vector<std::byte*> temporaries_;
 };
 

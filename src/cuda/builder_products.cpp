@@ -1,5 +1,6 @@
 // Products with stored matrices, experts, attention.
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "cuda/builder.h"
@@ -23,20 +24,75 @@ int64_t stride_of(const Tensor& t) { return t.stride[0] / 4; }
 
 }  // namespace
 
-void Builder::run(const Linear& op) {
-  if (op.x.dim(0) == 0) return;
-  const Product part{.weight = &device(op.weight), .out = view_of(op.out)};
-  products({&part, 1}, {.view = view_of(op.x), .n = op.x.dim(0)});
+void Builder::run(const Linear&) { SYNOD_ASSERT(false); }  // fuse_products() takes them
+void Builder::run(const Projections&) { SYNOD_ASSERT(false); }
+
+// All products in a row that read one input. A gate after exactly two of them is their epilogue.
+size_t Builder::fuse_products() {
+  const auto alike = [](const Tensor& a, const Tensor& b) {
+    return a.data == b.data && a.rank == b.rank && a.dim(0) == b.dim(0) && a.dim(1) == b.dim(1) &&
+           a.stride[0] == b.stride[0];
+  };
+  const Tensor* x = nullptr;
+  std::vector<Product> parts;
+  size_t taken = 0;
+  for (;; ++taken) {
+    const auto* linear = op_at<Linear>(index_ + taken);
+    const auto* several = op_at<Projections>(index_ + taken);
+    if (linear == nullptr && several == nullptr) break;
+    const Tensor& input = linear != nullptr ? linear->x : several->x;
+    const size_t n = linear != nullptr ? 1 : static_cast<size_t>(several->n_parts);
+    if (x != nullptr && (!alike(*x, input) || parts.size() + n > kMaxParts)) break;
+    x = &input;
+    if (linear != nullptr) parts.push_back({&device(linear->weight), view_of(linear->out)});
+    for (size_t i = 0; several != nullptr && i < n; ++i) {
+      parts.push_back({&device(several->parts[i].weight), view_of(several->parts[i].out)});
+    }
+  }
+  if (taken == 0 || x->dim(0) == 0) return taken;
+  const Rows rows{.view = view_of(*x), .n = x->dim(0)};
+  const auto* glu = op_at<Glu>(index_ + taken);
+  if (glu != nullptr && gated_products(*glu, parts, rows, index_ + taken + 1)) return taken + 1;
+  products(parts, rows);
+  return taken;
 }
 
-void Builder::run(const Projections& op) {
-  if (op.x.dim(0) == 0) return;
-  std::vector<Product> parts;
-  for (int i = 0; i < op.n_parts; ++i) {
-    const Projections::Part& part = op.parts[static_cast<size_t>(i)];
-    parts.push_back({.weight = &device(part.weight), .out = view_of(part.out)});
+// Two matrices of one codec whose outputs a Glu combines in place.
+bool Builder::gated_products(const Glu& op, std::span<const Product> parts, const Rows& x, size_t next) {
+  if (parts.size() != 2 || x.n > kDecodeTokens || op.row_weight) return false;
+  const DeviceMatrix &gate = *parts[0].weight, &up = *parts[1].weight;
+  if (!takes_tiles(gate) || gate.codec != up.codec || gate.n_out != up.n_out || gate.n_out % 32 != 0)
+    return false;
+  if (!same(view_of(op.gate), parts[0].out) || !same(view_of(op.up), parts[1].out) ||
+      !same(view_of(op.out), parts[0].out)) {
+    return false;
   }
-  products(parts, {.view = view_of(op.x), .n = op.x.dim(0)});
+  TileParams p{.n_parts = 2, .n_tokens = static_cast<int32_t>(x.n)};
+  p.parts[0] = {.weight = gate, .out = parts[0].out};
+  p.parts[1] = {.weight = up, .out = parts[1].out};
+  p.pair = 1;
+  p.act = op.act == Glu::Act::kSilu ? 0 : 1;
+  p.limit = op.limit;
+  p.digits = digits(x);
+  p.out_digits = digits_for(next, op.out);
+  emit(tile_product(p));
+  return true;
+}
+
+// Digits of an op's output, to be written by its launch, when op `next` is a product that reads them.
+DigitRows Builder::digits_for(size_t next, const Tensor& out) {
+  const auto* linear = op_at<Linear>(next);
+  if (linear == nullptr || linear->x.data != out.data || linear->x.dim(0) > kDecodeTokens) return {};
+  if (!out.is_contiguous() || !linear->x.is_contiguous() || linear->x.size() != out.size()) return {};
+  if (!takes_tiles(device(linear->weight))) return {};
+  Cached& c = made_.emplace_back();
+  c.view = view_of(linear->x), c.n = linear->x.dim(0);
+  const Extent extent = extent_of(c.view, c.n);
+  c.begin = extent.begin, c.end = extent.end;
+  c.digits.stride = digit_row_bytes(c.view.d);
+  c.memory.push_back(scratch_.take(c.n * c.digits.stride));
+  c.digits.p = reinterpret_cast<uint8_t*>(c.memory.back());
+  return c.digits;
 }
 
 void Builder::products(std::span<const Product> parts, const Rows& x) {
@@ -49,18 +105,30 @@ void Builder::products(std::span<const Product> parts, const Rows& x) {
     }
     return;
   }
-  // Parts of one codec share a launch.
+  // Parts of one codec and width share a launch.
   std::vector<bool> done(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     if (done[i]) continue;
-    GemvParams p{.n_tokens = static_cast<int32_t>(x.n), .x = x.view};
+    const DeviceMatrix& first = *parts[i].weight;
+    std::array<GemvPart, kMaxParts> shared;
+    int32_t n_parts = 0;
+    int64_t n_rows = 0;
     for (size_t j = i; j < parts.size(); ++j) {
-      if (done[j] || parts[j].weight->codec != parts[i].weight->codec || p.n_parts == kMaxParts) continue;
-      p.parts[p.n_parts++] = {.weight = *parts[j].weight, .out = parts[j].out};
-      p.n_rows += parts[j].weight->n_out;
+      if (done[j] || parts[j].weight->codec != first.codec || n_parts == kMaxParts) continue;
+      shared[static_cast<size_t>(n_parts++)] = {.weight = *parts[j].weight, .out = parts[j].out};
+      n_rows += parts[j].weight->n_out;
       done[j] = true;
     }
-    if (uses_digits(*parts[i].weight)) p.digits = digits(x);
+    if (takes_tiles(first)) {
+      TileParams p{.n_parts = n_parts, .n_tokens = static_cast<int32_t>(x.n)};
+      std::ranges::copy(shared, p.parts);
+      p.digits = digits(x);
+      emit(tile_product(p));
+      continue;
+    }
+    GemvParams p{.n_parts = n_parts, .n_tokens = static_cast<int32_t>(x.n), .n_rows = n_rows, .x = x.view};
+    std::ranges::copy(shared, p.parts);
+    if (uses_digits(first)) p.digits = digits(x);
     emit(gemv(p));
   }
 }
@@ -76,6 +144,14 @@ void Builder::run(const GroupedLinear& op) {
     p.rows = rows;
     p.n_groups = static_cast<int32_t>(groups);
     return emit(gemm(p));
+  }
+  if (takes_tiles(weight) && rows % kUnitRows == 0) {
+    TileParams p{.n_tokens = static_cast<int32_t>(n)};
+    p.parts[0] = {.weight = weight, .out = view_of(op.out)};
+    p.n_groups = static_cast<int32_t>(groups);
+    p.rows_per_group = rows;
+    p.digits = digits(x);
+    return emit(tile_product(p));
   }
   GemvParams p{.n_parts = 1, .n_tokens = static_cast<int32_t>(n), .n_rows = weight.n_out, .x = x.view};
   p.parts[0] = {.weight = weight, .out = view_of(op.out)};
@@ -111,6 +187,11 @@ Builder::Tiles Builder::sort_slots(const Tensor& ids, int64_t n_experts) {
 
 namespace {
 
+bool tiles_for_experts(const DeviceMatrix& weight, int64_t n, int64_t k) {
+  constexpr int64_t kMostSlots = 512;  // that a block of tile_product() sorts
+  return takes_tiles(weight) && n * k <= kMostSlots;
+}
+
 GemmParams expert_gemm(const DeviceMatrix& weight, const HalfRows& x, const View& out, int64_t rows,
                        int64_t k, bool x_per_slot) {
   GemmParams p{.weight = weight, .x = x, .out = out};
@@ -121,6 +202,16 @@ GemmParams expert_gemm(const DeviceMatrix& weight, const HalfRows& x, const View
 }
 
 }  // namespace
+
+TileParams Builder::expert_tiles(const Tensor& ids, int64_t n_experts, int64_t rows) const {
+  TileParams p{.n_tokens = static_cast<int32_t>(ids.dim(0))};
+  p.k = static_cast<int32_t>(ids.dim(1));
+  p.ids = ids.as<int32_t>(), p.ids_stride = stride_of(ids);
+  p.n_experts = static_cast<int32_t>(n_experts);
+  p.rows_per_expert = rows;
+  p.status = status();
+  return p;
+}
 
 void Builder::run(const ExpertLinear& op) {
   const int64_t n = op.ids.dim(0), k = op.ids.dim(1);
@@ -137,6 +228,13 @@ void Builder::run(const ExpertLinear& op) {
     p.slots = tiles.slots;
     p.max_tiles = tiles.max_tiles;
     return emit(gemm(p));
+  }
+  if (tiles_for_experts(weight, n, k)) {
+    TileParams p = expert_tiles(op.ids, static_cast<int64_t>(op.experts.size()), rows);
+    p.parts[0] = {.weight = weight, .out = view_of(op.out)};
+    p.x_per_slot = per_slot ? 1 : 0;
+    p.digits = digits(x);
+    return emit(tile_product(p));
   }
   ExpertGemvParams p{.gate = weight, .rows_per_expert = rows};
   p.n_experts = static_cast<int32_t>(op.experts.size());
@@ -174,8 +272,27 @@ void Builder::run(const ExpertFfn& op) {
   p.limit = op.limit;
   p.status = status();
   if (op.round_hidden) p.row_weight = op.weights.as<float>(), p.row_weight_stride = stride_of(op.weights);
+  const bool tiled = tiles_for_experts(gate, n, k) && tiles_for_experts(down, n, k) &&
+                     gate.codec == up.codec && d_expert % 32 == 0;
   if (uses_digits(gate)) p.digits = digits(x);
-  if (gate.codec == up.codec) {
+  if (tiled) {
+    TileParams t = expert_tiles(op.ids, p.n_experts, d_expert);
+    t.n_parts = 2, t.pair = 1;
+    t.parts[0] = {.weight = gate, .out = p.out};
+    t.parts[1].weight = up;
+    t.act = p.act, t.limit = p.limit;
+    t.weights = p.row_weight, t.weights_stride = p.row_weight_stride;
+    t.digits = p.digits;
+    flush_rows();
+    if (!op.round_hidden) {
+      Cached& c = remember({.view = flat(hidden, d_expert), .n = n * k});
+      c.digits.stride = digit_row_bytes(d_expert);
+      c.memory.push_back(scratch_.take(c.n * c.digits.stride));
+      c.digits.p = reinterpret_cast<uint8_t*>(c.memory.back());
+      t.out_digits = c.digits;
+    }
+    emit(tile_product(t));
+  } else if (gate.codec == up.codec) {
     p.up = up;
     emit(expert_gemv(p));
   } else {
@@ -204,6 +321,7 @@ void Builder::run(const ExpertFfn& op) {
                      .block = kFp8Block,
                      .count = static_cast<int32_t>(d_expert)}));
   }
+  if (tiled) return combined_experts(op, down, hidden);
   ExpertDownParams d{.down = down, .rows_per_expert = op.out.dim(1)};
   d.n_experts = p.n_experts, d.n_tokens = p.n_tokens, d.k = p.k;
   d.ids = p.ids, d.ids_stride = p.ids_stride;
@@ -213,6 +331,32 @@ void Builder::run(const ExpertFfn& op) {
   if (op.shared) d.shared = view_of(op.shared);
   if (uses_digits(down)) d.digits = digits({.view = flat(hidden, d_expert), .n = n * k});
   emit(expert_down(d));
+}
+
+// Down and the weighted sum over slots: one launch for one token; several tokens share the experts' weights,
+// and the sum is a launch of its own in the same order.
+void Builder::combined_experts(const ExpertFfn& op, const DeviceMatrix& down, float* hidden) {
+  const int64_t n = op.ids.dim(0), k = op.ids.dim(1), d_expert = op.down[0].n_in, d_model = op.out.dim(1);
+  TileParams p = expert_tiles(op.ids, static_cast<int64_t>(op.down.size()), d_model);
+  const float* weights = op.round_hidden ? nullptr : op.weights.as<float>();
+  p.digits = digits({.view = flat(hidden, d_expert), .n = n * k});
+  p.parts[0].weight = down;
+  if (n == 1) {
+    p.sum_slots = 1;
+    p.parts[0].out = view_of(op.out);
+    p.weights = weights;
+    if (op.shared) p.shared = view_of(op.shared);
+    return emit(tile_product(p));
+  }
+  auto* rows = temporary<float>(n * k * d_model);
+  p.parts[0].out = slots(rows, k, d_model);
+  p.x_per_slot = 1;
+  emit(tile_product(p));
+  CombineParams c{.out = view_of(op.out), .x = slots(rows, k, d_model)};
+  if (op.shared) c.shared = view_of(op.shared);
+  c.weights = weights, c.weights_stride = stride_of(op.weights);
+  c.k = static_cast<int32_t>(k), c.n_tokens = static_cast<int32_t>(n);
+  emit(combine_experts(c));
 }
 
 // Many tokens: one sorted list of slots serves gate, up and down.
@@ -316,13 +460,14 @@ void Builder::attention(AttentionParams p, int64_t n_tokens, int64_t longest) {
   p.n_splits = static_cast<int32_t>(splits);
   const int64_t per_token = static_cast<int64_t>(p.n_heads) * splits * (p.head_dim + 4);
   constexpr int64_t kMostValues = 64 << 20;  // of partial results
-  const int64_t batch = std::clamp<int64_t>(kMostValues / per_token, 1, n_tokens);
+  const int64_t batch =
+      std::clamp<int64_t>(std::min(kMostValues / per_token, int64_t{kMostTickets} / p.n_heads), 1, n_tokens);
+  p.tickets = tickets_;
   p.partial = temporary<float>(batch * per_token);
   for (int64_t first = 0; first < n_tokens; first += batch) {
     p.first_token = static_cast<int32_t>(first);
     p.n_tokens = static_cast<int32_t>(std::min(batch, n_tokens - first));
     emit(attention_split(p));
-    emit(attention_combine(p));
   }
 }
 
@@ -334,6 +479,7 @@ void Builder::run(const Attention& op) {
   p.head_dim = static_cast<int32_t>(op.q.dim(2));
   p.window = static_cast<int32_t>(op.window);
   p.scale = op.scale;
+  if (op.q.dim(0) <= kDecodeTokens && p.head_dim % 32 == 0) p.digits = digits_for(index_ + 1, op.out);
   attention(p, op.q.dim(0), step_.longest(op.batch));
 }
 

@@ -6,11 +6,6 @@
 
 namespace synod::cuda {
 
-template <typename Op>
-const Op* Builder::op_at(size_t index) const {
-  return index < step_.ops().size() ? std::get_if<Op>(&step_.ops()[index].op) : nullptr;
-}
-
 void Builder::run(const RmsNorm& op) {
   append_row_step({.kind = RowStep::kNorm,
                    .dst = view_of(op.out),
@@ -70,7 +65,7 @@ void Builder::run(const Rope& op) {
 }
 
 // Norms, rotations and cache writes of up to three tensors of heads. An item follows the order norm,
-// rotation, write; every warp handles one head of all items in turn, so an item may read what a later one
+// rotation, write; items that share memory are one warp's, in turn, so an item may read what a later one
 // overwrites.
 size_t Builder::fuse_heads() {
   HeadProgram p;
@@ -137,6 +132,29 @@ size_t Builder::fuse_heads() {
   }
   if (taken < 2 || p.n_items == 0) return 0;
   p.n_tokens = static_cast<int32_t>(n_tokens);
+  const auto memory_of = [&](const HeadItem& item, float* begin) {
+    View v = item.out;
+    v.p = begin;
+    return extent_of(v, n_tokens * item.n_heads);
+  };
+  for (int i = 0; i < p.n_items; ++i) {
+    HeadItem& item = p.items[i];
+    item.chain = p.n_chains;
+    for (int j = 0; j < i; ++j) {
+      const HeadItem& other = p.items[j];
+      const Extent out = memory_of(other, other.out.p), in = memory_of(other, const_cast<float*>(other.x));
+      const bool apart = !memory_of(item, item.out.p).overlaps(out) &&
+                         !memory_of(item, item.out.p).overlaps(in) &&
+                         !memory_of(item, const_cast<float*>(item.x)).overlaps(out);
+      if (apart) continue;
+      const int32_t merged = item.chain == p.n_chains ? other.chain : std::min(item.chain, other.chain);
+      for (int k = 0; k <= i; ++k) {
+        if (k == i || p.items[k].chain == other.chain || p.items[k].chain == item.chain)
+          p.items[k].chain = merged;
+      }
+    }
+    if (item.chain == p.n_chains) ++p.n_chains;
+  }
   if (rotation != nullptr) {
     p.positions = rotation->positions.as<int32_t>();
     p.freqs = rotation->freqs.as<float>();

@@ -21,6 +21,7 @@ Owners& owners() {
 }
 
 constexpr size_t kMostPlans = 64;
+constexpr int64_t kStatusBytes = 256;  // the status word; tickets follow
 
 }  // namespace
 
@@ -32,8 +33,8 @@ CudaBackend::CudaBackend(std::unique_ptr<Device> device, const CudaBackendOption
       step_(*device_, weights_),
       workspace_([this](int64_t bytes) { return allocate(bytes); }) {
   static_cast<void>(owners());  // outlives the backend, also at exit
-  status_device_ = device_->allocate(256);
-  device_->clear(status_device_, 256);
+  status_device_ = device_->allocate(kStatusBytes + kMostTickets * sizeof(uint32_t));
+  device_->clear(status_device_, kStatusBytes + kMostTickets * sizeof(uint32_t));
   status_host_ = reinterpret_cast<uint32_t*>(device_->allocate_pinned(256));
 }
 
@@ -97,7 +98,9 @@ CudaBackend::Plan& CudaBackend::plan_for_step() {
   }
   Plan plan;
   plan.key.assign(key.begin(), key.end());
-  plan.launches = Builder(step_, weights_, scratch_, reinterpret_cast<uint32_t*>(status_device_)).build();
+  plan.launches = Builder(step_, weights_, scratch_, reinterpret_cast<uint32_t*>(status_device_),
+                          reinterpret_cast<uint32_t*>(status_device_ + kStatusBytes))
+                      .build();
   plans_.push_front(std::move(plan));
   while (plans_.size() > kMostPlans) {
     if (plans_.back().graph != nullptr) device_->drop(plans_.back().graph);

@@ -176,6 +176,39 @@ TEST(CudaProducts, ProjectionsAndGroups) {
   }
 }
 
+// A dense feed-forward: one launch for both products and their gate, which writes what the third one reads.
+TEST(CudaProducts, GatedPairs) {
+  SYNOD_NEED_GPU();
+  const int64_t d = 512, d_ff = 704;
+  for (const DType type : {DType::kQ8_0, DType::kQ5_0, DType::kMXFP4}) {
+    if (!RecordedMatrix::exists(type)) continue;
+    const RecordedMatrix gate(type, d_ff, d), up(type, d_ff + 32, d), down(DType::kQ8_0, d, d_ff);
+    const F32 x({40, d}, normal_values(40 * d, 21));
+    const auto run = [&](Backend& be, int64_t first, int64_t n) {
+      F32 a({n, d_ff}), b({n, d_ff}), c({n, d});
+      const Tensor rows = x.tensor().slice(0, first, first + n);
+      be(Linear{.out = a, .x = rows, .weight = gate.matrix()});
+      be(Linear{.out = b, .x = rows, .weight = up.matrix().rows(32, d_ff + 32)});
+      be(Glu{.out = a, .gate = a, .up = b, .act = Glu::Act::kGeluTanh, .limit = 2.0F});
+      be(Linear{.out = c, .x = a, .weight = down.matrix()});
+      be.join();
+      Values all = a.values();
+      for (const F32* v : {&b, &c}) all.insert(all.end(), v->values().begin(), v->values().end());
+      return all;
+    };
+    for (const int64_t n : {1, 3, 40}) {
+      expect_close("gated pair " + std::string(name(type)), kDecode,
+                   [&](Backend& be) { return run(be, 0, n); });
+    }
+    const Values one = run(*gpu(), 7, 1), many = run(*gpu(), 0, 40);
+    EXPECT_TRUE(same_bits(Values(one.begin(), one.begin() + d_ff),
+                          Values(many.begin() + 7 * d_ff, many.begin() + 8 * d_ff)))
+        << name(type);
+    EXPECT_TRUE(same_bits(Values(one.end() - d, one.end()), Values(many.end() - 33 * d, many.end() - 32 * d)))
+        << name(type);
+  }
+}
+
 struct Experts {
   std::vector<StoredMatrix> stored;
   std::unique_ptr<RecordedMatrix> recorded;

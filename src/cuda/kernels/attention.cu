@@ -1,8 +1,9 @@
 // Attention of single queries over split keys. A block takes one split of one query for kHeads heads that
-// share keys; its warps take every eighth key in turn, and their states are added in warp order. Splits start
-// at absolute positions and their size follows the query's own length, so neither chunking nor the batch
-// changes a result.
+// share keys; its warps take every eighth key in turn, and their states are added in warp order. The last
+// block of a query combines its splits. Splits start at absolute positions and their size follows the query's
+// own length, so neither chunking nor the batch changes a result.
 #include "cuda/kernels/cache.cuh"
+#include "cuda/kernels/digits.cuh"
 
 namespace synod::cuda {
 namespace {
@@ -32,6 +33,50 @@ __device__ __forceinline__ Keys keys_of(const AttentionParams& p, int64_t positi
   k.window_splits = position / k.split - k.first / k.split + 1;
   k.splits = k.window_splits + div_up(k.n_more, k.split);
   return k;
+}
+
+// Adds the splits of one head in order. Reads what other blocks wrote, past the first cache.
+__device__ void combine(const AttentionParams& p, int64_t token, int head, const float* partial, int splits,
+                        float* weights, float* scratch) {
+  const int tid = static_cast<int>(threadIdx.x);
+  const int64_t pitch = p.head_dim + 4;
+  const float sink = p.sinks == nullptr ? -INFINITY : p.sinks[head] * kLog2E;
+  float* masses = weights + p.n_splits;
+  float largest = sink;
+  for (int s = tid; s < splits; s += kThreads) {
+    const float2 state = __ldcg(reinterpret_cast<const float2*>(partial + s * pitch));
+    weights[s] = state.x, masses[s] = state.y;
+    largest = fmaxf(largest, state.x);
+  }
+  largest = warp_max(largest);
+  if (tid % 32 == 0) scratch[tid / 32] = largest;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, scratch[w]);
+  for (int s = tid; s < splits; s += kThreads)
+    weights[s] = weights[s] == -INFINITY ? 0.0F : exp2f(weights[s] - largest);
+  __syncthreads();
+  // An infinite sink takes all of the mass; exp(inf - inf) would be NaN.
+  float mass = sink == -INFINITY ? 0.0F : sink == largest ? 1.0F : exp2f(sink - largest);
+  for (int s = 0; s < splits; ++s) mass = fmaf(weights[s], masses[s], mass);
+  float* out = row_of(p.out, token * p.n_heads + head);
+  for (int i = 4 * tid; i < p.head_dim; i += 4 * kThreads) {
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(partial + s * pitch + 4 + i));
+      const float w = weights[s];
+      sum.x = fmaf(w, v.x, sum.x), sum.y = fmaf(w, v.y, sum.y);
+      sum.z = fmaf(w, v.z, sum.z), sum.w = fmaf(w, v.w, sum.w);
+    }
+    sum = make_float4(sum.x / mass, sum.y / mass, sum.z / mass, sum.w / mass);
+    out[i] = sum.x, out[i + 1] = sum.y, out[i + 2] = sum.z, out[i + 3] = sum.w;
+    if (p.digits.p != nullptr) {
+      write_digits(p.digits.p + token * p.digits.stride, p.n_heads * p.head_dim, (head * p.head_dim + i) / 32,
+                   sum);
+    }
+  }
+  __syncthreads();
 }
 
 template <int kQuads, int kHeads>
@@ -193,49 +238,25 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
     }
     if (tid == 0) out[0] = largest, out[1] = sum;
   }
-}
 
-// One block per head and token; splits are added in order.
-__global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ AttentionParams p) {
-  extern __shared__ float weights[];  // [n_splits], then masses [n_splits]
-  __shared__ float scratch[4];
-  begin();
-  const int head = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
-  const int64_t token = static_cast<int64_t>(p.first_token) + blockIdx.y;
-  const auto splits = static_cast<int>(keys_of(p, p.batch.position[token]).splits);
-  const int64_t pitch = p.head_dim + 4;
-  const float* partial =
-      p.partial + (static_cast<int64_t>(blockIdx.y) * p.n_heads + head) * p.n_splits * pitch;
-  const float sink = p.sinks == nullptr ? -INFINITY : p.sinks[head] * kLog2E;
-  float* masses = weights + p.n_splits;
-  float largest = sink;
-  for (int s = tid; s < splits; s += 128) {
-    const float2 state = *reinterpret_cast<const float2*>(partial + s * pitch);
-    weights[s] = state.x, masses[s] = state.y;
-    largest = fmaxf(largest, state.x);
+  // The last block of these heads to get here combines them, in split order whichever it is.
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (tid == 0) {
+    uint32_t* ticket = p.tickets + static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+    last =
+        atomicInc(ticket, static_cast<uint32_t>(keys.splits) - 1) == static_cast<uint32_t>(keys.splits) - 1;
   }
-  largest = warp_max(largest);
-  if (tid % 32 == 0) scratch[tid / 32] = largest;
   __syncthreads();
-#pragma unroll
-  for (int w = 0; w < 4; ++w) largest = fmaxf(largest, scratch[w]);
-  for (int s = tid; s < splits; s += 128)
-    weights[s] = weights[s] == -INFINITY ? 0.0F : exp2f(weights[s] - largest);
-  __syncthreads();
-  // An infinite sink takes all of the mass; exp(inf - inf) would be NaN.
-  float mass = sink == -INFINITY ? 0.0F : sink == largest ? 1.0F : exp2f(sink - largest);
-  for (int s = 0; s < splits; ++s) mass = fmaf(weights[s], masses[s], mass);
-  float* out = row_of(p.out, token * p.n_heads + head);
-  for (int i = 4 * tid; i < p.head_dim; i += 512) {
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-    for (int s = 0; s < splits; ++s) {
-      const float4 v = *reinterpret_cast<const float4*>(partial + s * pitch + 4 + i);
-      const float w = weights[s];
-      sum.x = fmaf(w, v.x, sum.x), sum.y = fmaf(w, v.y, sum.y);
-      sum.z = fmaf(w, v.z, sum.z), sum.w = fmaf(w, v.w, sum.w);
-    }
-    out[i] = sum.x / mass, out[i + 1] = sum.y / mass, out[i + 2] = sum.z / mass, out[i + 3] = sum.w / mass;
+  if (!last) return;
+  __threadfence();
+  auto* weights = reinterpret_cast<float*>(shared);
+  for (int h = 0; h < kHeads; ++h) {
+    const float* partial = p.partial + (static_cast<int64_t>(blockIdx.z) * p.n_heads + first_head + h) *
+                                           p.n_splits * (p.head_dim + 4);
+    combine(p, token, first_head + h, partial, static_cast<int>(keys.splits), weights,
+            weights + 2 * p.n_splits);
   }
 }
 
@@ -243,8 +264,10 @@ template <int kQuads, int kHeads>
 Launch split_launch(const AttentionParams& p) {
   const dim3 grid(static_cast<unsigned>(p.n_splits), static_cast<unsigned>(p.n_heads / kHeads),
                   static_cast<unsigned>(p.n_tokens));
+  const size_t sums = sizeof(float4) * kWarps * kHeads * kQuads * 32;
+  const size_t weights = sizeof(float) * (2 * static_cast<size_t>(p.n_splits) + kWarps);
   return make_launch("attention", split_kernel<kQuads, kHeads>, grid, kThreads, p,
-                     sizeof(float4) * kWarps * kHeads * kQuads * 32);
+                     sums > weights ? sums : weights);
 }
 
 template <int kQuads>
@@ -267,10 +290,4 @@ Launch attention_split(const AttentionParams& p) {
   if (p.head_dim <= 512) return split_for_heads<4>(p);
   return split_for_heads<8>(p);
 }
-Launch attention_combine(const AttentionParams& p) {
-  const dim3 grid(static_cast<unsigned>(p.n_heads), static_cast<unsigned>(p.n_tokens));
-  return make_launch("attention_combine", combine_kernel, grid, 128, p,
-                     2 * sizeof(float) * static_cast<size_t>(p.n_splits));
-}
-
 }  // namespace synod::cuda

@@ -1,19 +1,17 @@
 // Attention of many queries on tensor cores. A block takes 64 query rows that share keys: kHeads heads of 64
 // / kHeads tokens of one sequence (Gemma), or up to 64 heads of one token (DeepSeek, whose keys are its
-// values and partly gathered). Queries are f16 pairs (value and rounding error), keys, values and
-// probabilities f16, sums f32. Key tiles of 32 start at absolute positions, so the cut of a prompt does not
-// change the order of a sum.
+// values and partly gathered). All operands are f16 pairs, value and rounding error, and of the four products
+// of two pairs only that of the errors is left out; sums are f32. Key tiles start at absolute positions, so
+// the cut of a prompt does not change the order of a sum.
 #include "cuda/kernels/cache.cuh"
+#include "cuda/kernels/fetch.cuh"
 
 namespace synod::cuda {
 namespace {
 
-constexpr int kRows = 64, kKeys = 32, kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kRows = 64, kWarps = 8, kThreads = 32 * kWarps;
 constexpr float kLog2E = 1.4426950408889634F;
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -33,32 +31,46 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Shared memory: queries high and low [64][d + 8], keys [32][d + 8], values [32][d + 8] unless they are the
-// keys, scores [64][36] f32, probabilities [64][40].
+// Keys of a tile: what shared memory has room for.
+template <int kDim, bool kSharedKv>
+__host__ __device__ constexpr int keys_of_tile() {
+  return kDim > 256 && !kSharedKv ? 16 : 32;
+}
+// Shared memory, pairs as two arrays: queries [64][d + 8], keys [kKeys][d + 8], values likewise unless they
+// are the keys, scores [64][kKeys + 4] f32, probabilities [64][kKeys + 8].
 template <int kDim, bool kSharedKv>
 constexpr size_t shared_bytes() {
-  return sizeof(__half) * (2 * kRows + (kSharedKv ? 1 : 2) * kKeys) * (kDim + 8) +
-         sizeof(float) * kRows * 36 + sizeof(__half) * kRows * 40;
+  constexpr int kKeys = keys_of_tile<kDim, kSharedKv>();
+  return sizeof(__half) * 2 * (kRows + (kSharedKv ? 1 : 2) * kKeys) * (kDim + 8) +
+         sizeof(float) * kRows * (kKeys + 4) + sizeof(__half) * 2 * kRows * (kKeys + 8);
 }
 
-// Values [0, d) of a stored row at `column`, as f16; 8 values per thread and turn.
-__device__ __forceinline__ void put_eight(int32_t dtype, const std::byte* row, int column, __half* to) {
-  const float4 a = load4(dtype, row, column), b = load4(dtype, row, column + 4);
-  __half2 h[4] = {__floats2half2_rn(a.x, a.y), __floats2half2_rn(a.z, a.w), __floats2half2_rn(b.x, b.y),
-                  __floats2half2_rn(b.z, b.w)};
-  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(h);
+// Values as a pair: rounded, and what rounding lost.
+__device__ __forceinline__ void put_pair(float a, float b, __half* high, __half* low) {
+  const __half2 h = __floats2half2_rn(a, b);
+  *reinterpret_cast<__half2*>(high) = h;
+  *reinterpret_cast<__half2*>(low) = __floats2half2_rn(a - __low2float(h), b - __high2float(h));
+}
+// Four values of a stored row at `column`.
+__device__ __forceinline__ void put_four(int32_t dtype, const std::byte* row, int column, __half* high,
+                                         __half* low) {
+  const float4 v = load4(dtype, row, column);
+  put_pair(v.x, v.y, high, low);
+  put_pair(v.z, v.w, high + 2, low + 2);
 }
 
 template <int kDim, bool kSharedKv>
 __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(128) __half shared[];
-  constexpr int kPitch = kDim + 8;
+  constexpr int kKeys = keys_of_tile<kDim, kSharedKv>(), kHalfKeys = kKeys / 2;
+  constexpr int kPitch = kDim + 8, kScorePitch = kKeys + 4, kChancePitch = kKeys + 8;
+  constexpr int kKeyLow = kKeys * kPitch, kChanceLow = kRows * kChancePitch;  // from the high part to the low
   __half* q_high = shared;
   __half* q_low = q_high + kRows * kPitch;
   __half* keys = q_low + kRows * kPitch;
-  __half* values = kSharedKv ? keys : keys + kKeys * kPitch;
-  auto* scores = reinterpret_cast<float*>(keys + (kSharedKv ? 1 : 2) * kKeys * kPitch);
-  auto* chances = reinterpret_cast<__half*>(scores + kRows * 36);
+  __half* values = kSharedKv ? keys : keys + 2 * kKeyLow;
+  auto* scores = reinterpret_cast<float*>(keys + (kSharedKv ? 2 : 4) * kKeyLow);
+  auto* chances = reinterpret_cast<__half*>(scores + kRows * kScorePitch);
   __shared__ int row_position[kRows];  // of the query, -1 for none
   __shared__ float row_top[kRows], row_mass[kRows], row_keep[kRows];
   __shared__ const std::byte* key_rows[2][kKeys];
@@ -98,10 +110,7 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
           row_of(p.q, static_cast<int64_t>(first_token + t) * p.n_heads + first_head + h) + c);
       v.x *= p.scale * kLog2E, v.y *= p.scale * kLog2E;
     }
-    const __half2 high = __floats2half2_rn(v.x, v.y);
-    *reinterpret_cast<__half2*>(q_high + r * kPitch + c) = high;
-    *reinterpret_cast<__half2*>(q_low + r * kPitch + c) =
-        __floats2half2_rn(v.x - __low2float(high), v.y - __high2float(high));
+    put_pair(v.x, v.y, q_high + r * kPitch + c, q_low + r * kPitch + c);
   }
   if (tid < kRows) {
     const int t = tid / heads;
@@ -151,67 +160,86 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
     __syncthreads();
     const int32_t dtype = window ? p.k.dtype : p.compressed.dtype;
     const int column = kv_head * p.head_dim;
-    for (int i = tid; i < kKeys * (kDim / 8); i += kThreads) {
-      const int r = i / (kDim / 8), c = i % (kDim / 8) * 8;
+    for (int i = tid; i < kKeys * (kDim / 4); i += kThreads) {
+      const int r = i / (kDim / 4), c = i % (kDim / 4) * 4;
       const bool there = key_index[r] != -1 && c < p.head_dim;
-      const uint4 zero = make_uint4(0, 0, 0, 0);
+      __half *key = keys + r * kPitch + c, *value = values + r * kPitch + c;
       if (there) {
-        put_eight(dtype, key_rows[0][r], column + c, keys + r * kPitch + c);
-        if constexpr (!kSharedKv) put_eight(p.v.dtype, key_rows[1][r], column + c, values + r * kPitch + c);
+        put_four(dtype, key_rows[0][r], column + c, key, key + kKeyLow);
+        if constexpr (!kSharedKv) put_four(p.v.dtype, key_rows[1][r], column + c, value, value + kKeyLow);
       } else {
-        *reinterpret_cast<uint4*>(keys + r * kPitch + c) = zero;
-        if constexpr (!kSharedKv) *reinterpret_cast<uint4*>(values + r * kPitch + c) = zero;
-      }
-    }
-    __syncthreads();
-
-    // Scores of 16 rows and 16 keys per warp.
-    {
-      float s[2][4] = {};
-      for (int k = 0; k < kDim; k += 16) {
-        uint32_t a[4], b[4];
-        load_matrices(b, keys + (warp_half * 16 + lane / 16 * 8 + lane % 8) * kPitch + k + lane / 8 % 2 * 8);
-        load_matrices(a, q_high + (warp_row + lane % 16) * kPitch + k + lane / 16 * 8);
-        multiply_add(s[0], a, b[0], b[1]);
-        multiply_add(s[1], a, b[2], b[3]);
-        load_matrices(a, q_low + (warp_row + lane % 16) * kPitch + k + lane / 16 * 8);
-        multiply_add(s[0], a, b[0], b[1]);
-        multiply_add(s[1], a, b[2], b[3]);
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int r = warp_row + lane / 4 + e / 2 * 8, key = warp_half * 16 + j * 8 + lane % 4 * 2 + e % 2;
-          const int position = row_position[r], index = key_index[key];
-          const bool visible =
-              position >= 0 && (index == -2 || (index >= 0 && index <= position &&
-                                                (p.window <= 0 || position - index < p.window)));
-          scores[r * 36 + key] = visible ? s[j][e] : -INFINITY;
+        for (__half* to : {key, value}) {
+          *reinterpret_cast<uint2*>(to) = make_uint2(0, 0);
+          *reinterpret_cast<uint2*>(to + kKeyLow) = make_uint2(0, 0);
         }
       }
     }
     __syncthreads();
-    // Softmax: four threads per row, eight keys each.
+
+    // Scores of 16 rows and half of the keys per warp; 32 values per turn.
     {
-      const int r = tid / 4, part = tid % 4;
-      float v[8], top = row_top[r];
+      constexpr int kTiles = kHalfKeys / 8;
+      float s[kTiles][4] = {};
+      for (int k = 0; k < kDim; k += 32) {
+        uint32_t high[2][4], low[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at = (warp_row + lane % 16) * kPitch + k + 16 * i + lane / 16 * 8;
+          load_matrices(high[i], q_high + at);
+          load_matrices(low[i], q_low + at);
+        }
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          const __half* key = keys + (warp_half * kHalfKeys + j * 8 + lane % 8) * kPitch + k + lane / 8 * 8;
+          uint32_t b[4], rest[4];
+          load_matrices(b, key);
+          load_matrices(rest, key + kKeyLow);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            multiply_add(s[j], high[i], rest[2 * i], rest[2 * i + 1]);
+            multiply_add(s[j], low[i], b[2 * i], b[2 * i + 1]);
+            multiply_add(s[j], high[i], b[2 * i], b[2 * i + 1]);
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int r = warp_row + lane / 4 + e / 2 * 8;
+          const int key = warp_half * kHalfKeys + j * 8 + lane % 4 * 2 + e % 2;
+          const int position = row_position[r], index = key_index[key];
+          const bool visible =
+              position >= 0 && (index == -2 || (index >= 0 && index <= position &&
+                                                (p.window <= 0 || position - index < p.window)));
+          scores[r * kScorePitch + key] = visible ? s[j][e] : -INFINITY;
+        }
+      }
+    }
+    __syncthreads();
+    // Softmax: four threads per row.
+    {
+      constexpr int kPer = kKeys / 4;
+      const int r = tid / 4, part = tid % 4 * kPer;
+      float v[kPer], top = row_top[r];
       const float before = top;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = scores[r * 36 + part * 8 + i], top = fmaxf(top, v[i]);
+      for (int i = 0; i < kPer; ++i) v[i] = scores[r * kScorePitch + part + i], top = fmaxf(top, v[i]);
       top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
       float sum = 0.0F;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        // The mass counts what the product will: the rounded probability.
-        const __half e = __float2half_rn(v[i] == -INFINITY ? 0.0F : exp2f(v[i] - top));
-        chances[r * 40 + part * 8 + i] = e;
-        sum += __half2float(e);
+      for (int i = 0; i < kPer; i += 2) {
+        const float a = v[i] == -INFINITY ? 0.0F : exp2f(v[i] - top);
+        const float b = v[i + 1] == -INFINITY ? 0.0F : exp2f(v[i + 1] - top);
+        __half* to = chances + r * kChancePitch + part + i;
+        put_pair(a, b, to, to + kChanceLow);
+        sum += a;
+        sum += b;
       }
       sum += __shfl_xor_sync(0xffffffffU, sum, 1);
       sum += __shfl_xor_sync(0xffffffffU, sum, 2);
-      if (part == 0) {
+      if (tid % 4 == 0) {
         const float keep = before == -INFINITY ? 0.0F : exp2f(before - top);
         row_keep[r] = keep;
         row_top[r] = top;
@@ -226,15 +254,23 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
     }
 #pragma unroll
     for (int k = 0; k < kKeys; k += 16) {
-      uint32_t a[4];
-      load_matrices(a, chances + (warp_row + lane % 16) * 40 + k + lane / 16 * 8);
+      uint32_t high[4], low[4];
+      const __half* chance = chances + (warp_row + lane % 16) * kChancePitch + k + lane / 16 * 8;
+      load_matrices(high, chance);
+      load_matrices(low, chance + kChanceLow);
 #pragma unroll
       for (int j = 0; j < kSlices; j += 2) {
-        uint32_t b[4];
-        load_transposed(b,
-                        values + (k + lane % 16) * kPitch + warp_half * (kDim / 2) + j * 8 + lane / 16 * 8);
-        multiply_add(acc[j], a, b[0], b[1]);
-        multiply_add(acc[j + 1], a, b[2], b[3]);
+        const __half* value =
+            values + (k + lane % 16) * kPitch + warp_half * (kDim / 2) + j * 8 + lane / 16 * 8;
+        uint32_t b[4], rest[4];
+        load_transposed(b, value);
+        load_transposed(rest, value + kKeyLow);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          multiply_add(acc[j + i], high, rest[2 * i], rest[2 * i + 1]);
+          multiply_add(acc[j + i], low, b[2 * i], b[2 * i + 1]);
+          multiply_add(acc[j + i], high, b[2 * i], b[2 * i + 1]);
+        }
       }
     }
   }

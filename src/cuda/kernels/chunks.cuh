@@ -27,7 +27,7 @@ struct Digits16 {
     return 254 * h + l;
   }
 };
-// {s, s * sum of the first 16, s * sum of the last 16, s * sum of all} of the 32 values at k.
+// {s, s * sum of all, s * sum of the first 16, s * sum of the last 16} of the 32 values at k.
 __device__ __forceinline__ float4 digits_meta(const uint8_t* x, int n_in, int k) {
   return reinterpret_cast<const float4*>(x + 2 * static_cast<int64_t>(n_in))[k / 32];
 }
@@ -70,7 +70,7 @@ struct Nibbles {
       a.load_from(x, n_in, 32 * c);
       b.load_from(x, n_in, 32 * c + 16);
       const float4 m = digits_meta(x, n_in, 32 * c);
-      s = m.x, sum = m.w;
+      s = m.x, sum = m.y;
     }
   };
   static __device__ __forceinline__ uint32_t low(uint32_t w) { return w & 0x0f0f0f0fU; }
@@ -170,7 +170,7 @@ struct KChunk {
       b.load_from(x, n_in, k + 32);
       const float4 m = digits_meta(x, n_in, k), n = digits_meta(x, n_in, k + 32);
       sa = m.x, sb = n.x;
-      ma = c % 2 == 0 ? m.y : m.z, mb = c % 2 == 0 ? n.y : n.z;
+      ma = c % 2 == 0 ? m.z : m.w, mb = c % 2 == 0 ? n.z : n.w;
     }
   };
   __device__ __forceinline__ float scaled(const X& x, int a, int b) const {
@@ -231,7 +231,7 @@ struct Chunk<Codec::kQ6_K> {
       b.load_from(x, n_in, k + 64);
       const float4 m = digits_meta(x, n_in, k), n = digits_meta(x, n_in, k + 64);
       sa = m.x, sb = n.x;
-      ma = c % 2 == 0 ? m.y : m.z, mb = c % 2 == 0 ? n.y : n.z;
+      ma = c % 2 == 0 ? m.z : m.w, mb = c % 2 == 0 ? n.z : n.w;
     }
   };
   __device__ __forceinline__ void load_from(const DeviceMatrix& m, int64_t row, int c) {
@@ -272,7 +272,7 @@ struct Chunk<Codec::kQ2_K> {
       for (int i = 0; i < 4; ++i) {
         v[i].load_from(x, n_in, k + 32 * i);
         const float4 m = digits_meta(x, n_in, k + 32 * i);
-        s[i] = m.x, sum[i] = c % 2 == 0 ? m.y : m.z;
+        s[i] = m.x, sum[i] = c % 2 == 0 ? m.z : m.w;
       }
     }
   };

@@ -4,6 +4,7 @@
 // product; f32 weights take a third. K runs in order and a column of an mma knows nothing of its neighbours,
 // so results do not depend on which tokens share a tile.
 #include "cuda/kernels/decode.cuh"
+#include "cuda/kernels/fetch.cuh"
 
 namespace synod::cuda {
 namespace {
@@ -15,16 +16,14 @@ static_assert(kTileRows == kTileTokens, "one pitch and size for both operands");
 
 enum Split : int { kNone = 0, kActivations = 1, kBoth = 2 };
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 __device__ __forceinline__ void copy_16(void* shared, const void* global, bool valid) {
   const int bytes = valid ? 16 : 0;  // the rest is filled with zeros
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                "r"(bytes));
 }
 __device__ __forceinline__ void copies_done() {
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+  end_fetch();
+  wait_fetch<0>();
 }
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -72,10 +72,11 @@ __global__ void __launch_bounds__(32 * kWarps) gemv_kernel(const __grid_constant
   load_rows(32 * slice);  // weights are constants: fetched before the wait
   begin();
   const int64_t x_group = p.n_groups == 1 || !active ? 0 : row / p.rows_per_group;
-  for (int first = 0; first < p.n_tokens; first += kTokens) {
+  const int start = static_cast<int>(blockIdx.y) * kTokens, pass = static_cast<int>(gridDim.y) * kTokens;
+  for (int first = start; first < p.n_tokens; first += pass) {
     float acc[kTokens][kRows] = {};
     for (int base = 32 * slice; base < n_chunks; base += kDepth * stride) {
-      if (first > 0 || base > 32 * slice) load_rows(base);
+      if (first > start || base > 32 * slice) load_rows(base);
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
         const int token = min(first + t, p.n_tokens - 1);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(32 * kWarps) gemv_kernel(const __grid_constant
         out[row - x_group * p.rows_per_group + r] = sum;
       }
     }
-    if (first + kTokens < p.n_tokens) __syncthreads();
+    if (first + pass < p.n_tokens) __syncthreads();
   }
 }
 
@@ -136,8 +137,10 @@ Launch gemv_launch(GemvParams p) {
     p.parts[i].first_row = rows;
     rows += div_up<int64_t>(p.parts[i].weight.n_out, kRows) * kRows;
   }
-  const auto blocks = static_cast<unsigned>(div_up<int64_t>(rows / kRows, kWarps / p.split));
-  return make_launch("gemv", gemv_kernel<kCodec, kTokens, kRows>, blocks, 32 * kWarps, p);
+  // Groups of tokens run side by side: the weights of the second come from the cache.
+  const dim3 grid(static_cast<unsigned>(div_up<int64_t>(rows / kRows, kWarps / p.split)),
+                  static_cast<unsigned>(div_up(p.n_tokens, kTokens)));
+  return make_launch("gemv", gemv_kernel<kCodec, kTokens, kRows>, grid, 32 * kWarps, p);
 }
 
 // Chosen experts of one token. Gate and up rows of the same outputs share a warp, which applies the
@@ -259,7 +262,9 @@ Launch gemv(const GemvParams& p) {
   return with_chunk(chunk_codec(p.parts[0].weight, &p.x), [&](auto tag) {
     constexpr Codec kCodec = decltype(tag)::kValue;
     const bool rows_pair = p.n_groups == 1 || p.rows_per_group % 4 == 0;
-    if constexpr (Chunk<kCodec>::kDigits || kCodec == Codec::kF16) {
+    // Codes take this path only in widths that tiles.cu does not.
+    if constexpr (Chunk<kCodec>::kDigits) return gemv_launch<kCodec, 1, 1>(p);
+    if constexpr (kCodec == Codec::kF16) {
       if (p.n_tokens == 1) {
         if (p.n_rows > 65536 && rows_pair) return gemv_launch<kCodec, 1, 4>(p);
         if (p.n_rows > 16384 && rows_pair) return gemv_launch<kCodec, 1, 2>(p);

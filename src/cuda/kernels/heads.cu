@@ -30,25 +30,44 @@ __global__ void __launch_bounds__(32 * kHeadWarps) rope_kernel(const __grid_cons
   }
 }
 
+// One warp per (token, head, chain of items). Latency is all that counts: weights and frequencies are loaded
+// before the wait, and everything of the first item in one go after it.
 __global__ void __launch_bounds__(32 * kHeadWarps) head_kernel(const __grid_constant__ HeadProgram p) {
-  extern __shared__ float rows[];  // [kHeadWarps][p.widest]
-  begin();
+  extern __shared__ float rows[];        // [kHeadWarps][p.widest]
+  constexpr int kHeld = 16, kPairs = 8;  // values and pairs of a lane in registers
   const int64_t w = static_cast<int64_t>(blockIdx.x) * kHeadWarps + threadIdx.x / 32;
   float* h = rows + threadIdx.x / 32 * p.widest;
-  const int64_t t = w / p.max_heads;
-  const auto head = static_cast<int>(w % p.max_heads);
+  const auto chain = static_cast<int>(w % p.n_chains), head = static_cast<int>(w / p.n_chains % p.max_heads);
+  const int64_t t = w / p.n_chains / p.max_heads;
   const int lane = static_cast<int>(threadIdx.x % 32);
+  float weight[kHeld], freqs[kPairs];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) weight[j] = 1.0F;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) freqs[j] = lane + 32 * j < p.n_pairs ? p.freqs[lane + 32 * j] : 0.0F;
+  const auto load_weight = [&](const HeadItem& item) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = lane + 32 * j;
+      weight[j] = item.weight != nullptr && i < item.out.d ? item.weight[i] : 1.0F;
+    }
+  };
+  int loaded = -1;  // item whose weights are held
+  for (int n = p.n_items - 1; n >= 0; --n) {
+    if (p.items[n].chain == chain) loaded = n;
+  }
+  if (loaded >= 0) load_weight(p.items[loaded]);
+  begin();
   if (t >= p.n_tokens) return;
   const int32_t position = p.positions == nullptr ? 0 : p.positions[t];
   for (int n = 0; n < p.n_items; ++n) {
     const HeadItem& item = p.items[n];
-    if (head >= item.n_heads) continue;
+    if (item.chain != chain || head >= item.n_heads) continue;
     const int64_t offset = t * item.out.s0 + head * item.out.s1;
     const float* x = item.x + offset;
     float* out = item.out.p + offset;
     const int d = item.out.d;
-    // The head lies in shared memory between the steps.
-    constexpr int kHeld = 16;
+    std::byte* row = nullptr;
     float held[kHeld], sum = 0.0F;
     for (int base = 0; base < d; base += 32 * kHeld) {
 #pragma unroll
@@ -56,6 +75,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps) head_kernel(const __grid_cons
         const int i = base + lane + 32 * j;
         held[j] = i < d ? x[i] : 0.0F;
       }
+      if (base == 0 && item.store != 0) row = cache_row(item.rows, p.batch.sequence[t], p.batch.position[t]);
 #pragma unroll
       for (int j = 0; j < kHeld; ++j) {
         const int i = base + lane + 32 * j;
@@ -63,29 +83,37 @@ __global__ void __launch_bounds__(32 * kHeadWarps) head_kernel(const __grid_cons
         sum = fmaf(held[j], held[j], sum);
       }
     }
-    const float factor =
-        item.norm == 0 ? 1.0F : item.factor / sqrtf(warp_sum(sum) / static_cast<float>(d) + item.eps);
     if (item.norm != 0) {
-#pragma unroll 4
-      for (int i = lane; i < d; i += 32)
+      const float factor = item.factor / sqrtf(warp_sum(sum) / static_cast<float>(d) + item.eps);
+      if (loaded != n) load_weight(item);
+      loaded = n;
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) {
+        const int i = lane + 32 * j;
+        if (i < d) h[i] = h[i] * factor * weight[j];
+      }
+      for (int i = lane + 32 * kHeld; i < d; i += 32) {
         h[i] = h[i] * factor * (item.weight == nullptr ? 1.0F : item.weight[i]);
+      }
     }
     __syncwarp();
     if (item.rotate != 0) {
       float* turned = h + p.first;
       const int step = p.interleaved != 0 ? 2 : 1, partner = p.interleaved != 0 ? 1 : p.n_pairs;
-#pragma unroll 4
-      for (int i = lane; i < p.n_pairs; i += 32) {
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int i = lane + 32 * j;
+        if (i >= p.n_pairs) break;
+        turn(turned[i * step], turned[i * step + partner], static_cast<float>(position) * freqs[j], false);
+      }
+      for (int i = lane + 32 * kPairs; i < p.n_pairs; i += 32) {
         turn(turned[i * step], turned[i * step + partner], static_cast<float>(position) * p.freqs[i], false);
       }
       __syncwarp();
     }
 #pragma unroll 4
     for (int i = lane; i < d; i += 32) out[i] = h[i];
-    if (item.store != 0) {
-      std::byte* row = cache_row(item.rows, p.batch.sequence[t], p.batch.position[t]);
-      store_row(item.rows.dtype, row, head * d, h, d, lane, 32, p.status);
-    }
+    if (item.store != 0) store_row(item.rows.dtype, row, head * d, h, d, lane, 32, p.status);
     __syncwarp();
   }
 }
@@ -282,7 +310,7 @@ Launch rope(const RopeParams& p) {
                      32 * kHeadWarps, p);
 }
 Launch head_program(const HeadProgram& p) {
-  const int64_t warps = static_cast<int64_t>(p.n_tokens) * p.max_heads;
+  const int64_t warps = static_cast<int64_t>(p.n_tokens) * p.max_heads * p.n_chains;
   return make_launch("heads", head_kernel, static_cast<unsigned>(div_up<int64_t>(warps, kHeadWarps)),
                      32 * kHeadWarps, p, sizeof(float) * kHeadWarps * static_cast<size_t>(p.widest));
 }

@@ -64,48 +64,24 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const __grid_constan
 
 __device__ __forceinline__ float sigmoid(float z) { return 1.0F / (1.0F + expf(-z)); }
 
-template <int n>
-__device__ void sinkhorn(float* c, float eps, int iterations) {
-  float v[n][n];
-#pragma unroll
-  for (int j = 0; j < n; ++j) {
-    float top = -INFINITY, sum = 0.0F;
-#pragma unroll
-    for (int k = 0; k < n; ++k) v[j][k] = c[j * n + k], top = fmaxf(top, v[j][k]);
-#pragma unroll
-    for (int k = 0; k < n; ++k) v[j][k] = expf(v[j][k] - top), sum += v[j][k];
-#pragma unroll
-    for (int k = 0; k < n; ++k) v[j][k] = v[j][k] / sum + eps;
-  }
-  const auto columns = [&] {
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-      float sum = eps;
-#pragma unroll
-      for (int j = 0; j < n; ++j) sum += v[j][k];
-      const float inverse = __frcp_rn(sum);
-#pragma unroll
-      for (int j = 0; j < n; ++j) v[j][k] *= inverse;
-    }
+// Four streams: lane 4 j + k of a warp holds entry (j, k); its second half repeats the first.
+__device__ void sinkhorn_four(float* c, float eps, int iterations) {
+  const int at = static_cast<int>(threadIdx.x) % 16;
+  const auto over = [](float v, int step, auto&& join) {
+    v = join(v, __shfl_xor_sync(0xffffffffU, v, step));
+    return join(v, __shfl_xor_sync(0xffffffffU, v, 2 * step));
   };
-  columns();
+  const auto add = [](float a, float b) { return a + b; };
+  float v = c[at];
+  v = expf(v - over(v, 1, [](float a, float b) { return fmaxf(a, b); }));
+  v = v / over(v, 1, add) + eps;
+  v *= __frcp_rn(over(v, 4, add) + eps);
   for (int i = 1; i < iterations; ++i) {
-#pragma unroll
-    for (int j = 0; j < n; ++j) {
-      float sum = eps;
-#pragma unroll
-      for (int k = 0; k < n; ++k) sum += v[j][k];
-      const float inverse = __frcp_rn(sum);
-#pragma unroll
-      for (int k = 0; k < n; ++k) v[j][k] *= inverse;
-    }
-    columns();
+    v *= __frcp_rn(over(v, 1, add) + eps);
+    v *= __frcp_rn(over(v, 4, add) + eps);
   }
-#pragma unroll
-  for (int j = 0; j < n; ++j) {
-#pragma unroll
-    for (int k = 0; k < n; ++k) c[j * n + k] = v[j][k];
-  }
+  __syncwarp();
+  if (threadIdx.x < 16) c[at] = v;
 }
 // Any number of streams, by one thread.
 __device__ void sinkhorn_any(float* c, int n, float eps, int iterations) {
@@ -129,22 +105,35 @@ __device__ void sinkhorn_any(float* c, int n, float eps, int iterations) {
   }
 }
 
-constexpr int kWeightThreads = 512, kWorkers = kWeightThreads - 32, kPerWorker = 16;
+constexpr int kWeightThreads = 512, kWorkers = kWeightThreads - 32, kPerWorker = 16, kEarlyStreams = 4;
 
 // Warp 0: mixes and Sinkhorn; the other warps: collapse and norm.
-__global__ void __launch_bounds__(kWeightThreads) weights_kernel(const __grid_constant__ HcParams p) {
+__global__ void __launch_bounds__(kWeightThreads, 1) weights_kernel(const __grid_constant__ HcParams p) {
   __shared__ float mix[kMaxMixes + 1];
   __shared__ float pre[kMaxStreams];
   __shared__ float scratch[kWeightThreads / 32];
   begin();
   const int64_t t = blockIdx.x;
   const int tid = static_cast<int>(threadIdx.x), n = p.n_streams, d = p.x.d;
-  if (tid <= p.n_mixes) {
-    const float* partial = p.partial + t * kHcSplits * (p.n_mixes + 1) + tid;
-    float sum = 0.0F;
-#pragma unroll 16
-    for (int s = 0; s < kHcSplits; ++s) sum += partial[s * (p.n_mixes + 1)];
-    mix[tid] = sum;
+  // The first streams are on their way while the weights are made.
+  const int worker = tid - 32;
+  const bool collapses = worker >= 0 && p.collapsed.p != nullptr;
+  float early[kEarlyStreams][kPerWorker];
+#pragma unroll
+  for (int s = 0; s < kEarlyStreams; ++s) {
+    const float* x = row_of(p.x, t * n + min(s, n - 1));
+#pragma unroll
+    for (int j = 0; j < kPerWorker; ++j) {
+      const int i = worker + j * kWorkers;
+      early[s][j] = collapses && i < d ? x[i] : 0.0F;
+    }
+  }
+  static_assert(kHcSplits == 64, "two slices per lane");
+  for (int m = tid / 32; m <= p.n_mixes; m += kWeightThreads / 32) {
+    const float* partial = p.partial + t * kHcSplits * (p.n_mixes + 1) + m;
+    const int lane = tid % 32;
+    const float sum = warp_sum(partial[lane * (p.n_mixes + 1)] + partial[(lane + 32) * (p.n_mixes + 1)]);
+    if (lane == 0) mix[m] = sum;
   }
   __syncthreads();
   const float rms = rsqrtf(mix[p.n_mixes] / static_cast<float>(n * d) + p.norm_eps);
@@ -159,34 +148,32 @@ __global__ void __launch_bounds__(kWeightThreads) weights_kernel(const __grid_co
     for (int i = tid; i < n * n; i += 32)
       mix[2 * n + i] = mix[2 * n + i] * rms * p.scale[2] + p.base[2 * n + i];
     __syncwarp();
-    if (tid == 0) {
-      if (n == 4) {
-        sinkhorn<4>(mix + 2 * n, p.eps, p.iterations);
-      } else {
-        sinkhorn_any(mix + 2 * n, n, p.eps, p.iterations);
-      }
+    if (n == 4) {
+      sinkhorn_four(mix + 2 * n, p.eps, p.iterations);
+    } else if (tid == 0) {
+      sinkhorn_any(mix + 2 * n, n, p.eps, p.iterations);
     }
     __syncwarp();
     for (int i = tid; i < n * n; i += 32) p.comb[t * n * n + i] = mix[2 * n + i];
     return;
   }
-  if (p.collapsed.p == nullptr) return;
-  const int worker = tid - 32;
+  if (!collapses) return;
   float v[kPerWorker], squares = 0.0F;
 #pragma unroll
-  for (int j = 0; j < kPerWorker; ++j) v[j] = 0.0F;
-    // Stream by stream, so that all loads of a stream are in flight together.
-#pragma unroll 4
-  for (int s = 0; s < n; ++s) {
+  for (int j = 0; j < kPerWorker; ++j) {
+    v[j] = 0.0F;
+#pragma unroll
+    for (int s = 0; s < kEarlyStreams; ++s) {
+      if (s < n) v[j] = fmaf(pre[s], early[s][j], v[j]);
+    }
+  }
+  for (int s = kEarlyStreams; s < n; ++s) {
     const float* x = row_of(p.x, t * n + s);
-    float loaded[kPerWorker];
 #pragma unroll
     for (int j = 0; j < kPerWorker; ++j) {
       const int i = worker + j * kWorkers;
-      loaded[j] = i < d ? x[i] : 0.0F;
+      v[j] = fmaf(pre[s], i < d ? x[i] : 0.0F, v[j]);
     }
-#pragma unroll
-    for (int j = 0; j < kPerWorker; ++j) v[j] = fmaf(pre[s], loaded[j], v[j]);
   }
 #pragma unroll
   for (int j = 0; j < kPerWorker; ++j) squares = fmaf(v[j], v[j], squares);

@@ -70,8 +70,8 @@ struct DeviceMatrix {
 };
 
 // Activations of one row as two digits of base 254 and a scale per 32 values:
-// [high: n_in x int8][low: n_in x int8][n_in / 32 x float4 {s, s * sum of 16, s * sum of the others, s *
-// sum}].
+// [high: n_in x int8][low: n_in x int8][n_in / 32 x float4 {s, s * sum, s * sum of the first 16, s * sum of
+// the last 16}].
 struct DigitRows {
   uint8_t* p = nullptr;
   int64_t stride = 0;  // bytes
@@ -103,7 +103,7 @@ struct StatusWord {
 };
 
 // ---- rows.cu: programs over rows. Each thread owns the same columns in every step, so steps need no
-// barrier.
+// barrier. Rows that a program reads or makes have a slot in shared memory.
 struct RowStep {
   enum Kind : int32_t { kNorm, kAdd, kScale, kGlu, kSoftCap, kDigits, kCopy };
   Kind kind = kNorm;
@@ -112,6 +112,12 @@ struct RowStep {
   DigitRows digits;          // kDigits
   const float* w = nullptr;  // norm weight [d], scale factor [1] or row weight [rows]
   float eps = 0.0F, factor = 1.0F, limit = 0.0F;
+  int32_t slot_a = 0, slot_b = 0, slot_dst = 0;  // set by row_program()
+};
+struct RowInput {
+  View rows;
+  const float* constant = nullptr;  // instead of rows: no kernel writes it, so it is read before the wait
+  int32_t slot = 0;
 };
 inline constexpr int kMaxRowSteps = 10;
 struct RowProgram {
@@ -119,8 +125,12 @@ struct RowProgram {
   int32_t d = 0;
   int32_t n_steps = 0;
   RowStep steps[kMaxRowSteps];
+  RowInput inputs[2 * kMaxRowSteps];  // set by row_program()
+  int32_t n_inputs = 0;
 };
-Launch row_program(const RowProgram& p);
+inline constexpr int kMostRowBytes = 200 << 10;  // of slots
+int row_slots(const RowProgram& p);
+Launch row_program(RowProgram p);
 
 // Elementwise over any shape (no norm): one thread per value.
 Launch elementwise(const RowProgram& p);
@@ -140,13 +150,14 @@ struct HeadItem {
   const float* x = nullptr;  // same shape and strides as out
   const float* weight = nullptr;
   int32_t n_heads = 0, norm = 0, rotate = 0, store = 0;
+  int32_t chain = 0;  // items of one chain share memory and run in order
   float eps = 0.0F, factor = 1.0F;
   CacheTable rows;
 };
 struct HeadProgram {
-  int32_t n_items = 0, n_tokens = 0;
+  int32_t n_items = 0, n_tokens = 0, n_chains = 0;
   int32_t max_heads = 0, widest = 0;  // of the items: heads, values of a head
-  HeadItem items[3];  // run by one warp per head, so a later item may overwrite an earlier item's input
+  HeadItem items[3];  // a chain is one warp's, per head: a later item may overwrite an earlier item's input
   const int32_t* positions = nullptr;
   const float* freqs = nullptr;
   int32_t n_pairs = 0, first = 0, interleaved = 0;
@@ -253,6 +264,42 @@ struct ExpertDownParams {
   View out, shared;  // shared.p may be null
 };
 Launch expert_down(const ExpertDownParams& p);
+
+// ---- tiles.cu: products of block-coded matrices with few rows of activations, on int8 tensor cores.
+struct TileParams {
+  GemvPart parts[kMaxParts];  // one codec; experts: stacked by rows
+  int32_t n_parts = 1;
+  int32_t n_tokens = 0;
+  DigitRows digits;
+  // parts[0] is gate, parts[1] up: parts[0].out receives the gated values, parts[1].out (or null) those of
+  // up. Rows must be a multiple of 32 then.
+  int32_t pair = 0;
+  int32_t act = 0;
+  float limit = 0.0F;
+  DigitRows out_digits;  // of the gated values; p may be null
+  // GroupedLinear, as in GemvParams; rows_per_group is a multiple of 16.
+  int32_t n_groups = 1;
+  int64_t rows_per_group = 0;
+  // Experts, as in ExpertGemvParams; null ids: none.
+  const int32_t* ids = nullptr;
+  int64_t ids_stride = 0;
+  int64_t rows_per_expert = 0;
+  int32_t n_experts = 0, k = 1;
+  int32_t x_per_slot = 0;
+  const float* weights = nullptr;  // of slots, or null: factors of gated values, or of the sum over slots
+  int64_t weights_stride = 0;
+  // One token: out[0] = sum over slots of weight * product, + shared, in slot order; digits has a row per
+  // slot.
+  int32_t sum_slots = 0;
+  View shared;
+  StatusWord status;
+  // Set by tile_product().
+  int32_t tile_bits = 0, slice_bits = 0, n_stages = 1, held_tokens = 1, by_slot = 0;
+  int64_t n_rows = 0;
+};
+inline constexpr int kUnitRows = 16;
+bool takes_tiles(const DeviceMatrix& m);
+Launch tile_product(TileParams p);
 
 struct CombineParams {
   View out, x, shared;  // x: n1 = k
@@ -394,12 +441,14 @@ struct AttentionParams {
   int32_t shared_kv = 0;  // values are the keys
   float scale = 1.0F;
   float* partial = nullptr;  // [n_tokens, n_heads, n_splits, head_dim + 4]: largest logit, mass, -, -, sums
-  int32_t n_splits = 0;      // of the grid: at least those of the longest query
+  uint32_t* tickets = nullptr;            // zeros, and zeros again afterwards; at most kMostTickets
+  int32_t n_splits = 0;                   // of the grid: at least those of the longest query
   int32_t first_token = 0, n_tokens = 0;  // of this launch
+  DigitRows digits;                       // of out, all heads of a token in a row; p may be null
 };
 inline constexpr int kSplitKeys = 64;  // smallest split
+inline constexpr int kMostTickets = 1 << 16;
 Launch attention_split(const AttentionParams& p);
-Launch attention_combine(const AttentionParams& p);
 bool attention_tile_fits(const AttentionParams& p);
 Launch attention_tile(const AttentionParams& p);  // many tokens, tensor cores
 

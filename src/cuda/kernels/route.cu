@@ -16,18 +16,30 @@ __device__ __forceinline__ uint64_t key_of(float v, int id) {
   return static_cast<uint64_t>(key) << 32 | (0xffffffffU - static_cast<uint32_t>(id));
 }
 
+constexpr int kHeldExperts = 8;  // per lane in registers
+
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteParams p) {
-  extern __shared__ uint64_t keys[];  // [n_experts]; 0 = taken
+  extern __shared__ uint64_t keys[];  // [n_experts]; 0 = taken. Unused when the registers hold all
   begin();
   const int64_t t = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x);
   const float* logits = row_of(p.logits, t);
   bool good = true;
-  for (int e = lane; e < p.n_experts; e += 32) {
+  const bool in_registers = p.n_experts <= 32 * kHeldExperts;
+  uint32_t held[kHeldExperts] = {};  // high halves of keys of experts lane + 32 j
+  const auto key_at = [&](int e) {
     const float v = logits[e];
     const float ranked = p.mode == 1 ? score_of(v) + p.bias[e] : v;
     good = good && finite(v) && finite(ranked);
-    keys[e] = key_of(ranked, e);
+    return key_of(ranked, e);
+  };
+  if (in_registers) {
+#pragma unroll
+    for (int j = 0; j < kHeldExperts; ++j) {
+      if (lane + 32 * j < p.n_experts) held[j] = static_cast<uint32_t>(key_at(lane + 32 * j) >> 32);
+    }
+  } else {
+    for (int e = lane; e < p.n_experts; e += 32) keys[e] = key_at(e);
   }
   __syncwarp();
   bool in_range = true;
@@ -37,6 +49,24 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     const bool known = token >= 0 && token < p.table_rows;
     if (known && lane < p.k) id = p.table[static_cast<int64_t>(token) * p.k + lane];
     in_range = known && __all_sync(0xffffffffU, lane >= p.k || (id >= 0 && id < p.n_experts)) != 0;
+  } else if (in_registers) {
+    for (int s = 0; s < p.k; ++s) {
+      uint32_t best = 0;
+#pragma unroll
+      for (int j = 0; j < kHeldExperts; ++j) best = max(best, held[j]);
+      best = __reduce_max_sync(0xffffffffU, best);
+      uint32_t first = 0xffffffffU;  // the lowest id of that key
+#pragma unroll
+      for (int j = kHeldExperts - 1; j >= 0; --j) {
+        if (held[j] == best) first = static_cast<uint32_t>(lane + 32 * j);
+      }
+      first = __reduce_min_sync(0xffffffffU, first);
+      if (lane == s) id = static_cast<int>(min(first, static_cast<uint32_t>(p.n_experts - 1)));
+#pragma unroll
+      for (int j = 0; j < kHeldExperts; ++j) {
+        if (static_cast<uint32_t>(lane + 32 * j) == first) held[j] = 0;
+      }
+    }
   } else {
     for (int s = 0; s < p.k; ++s) {
       uint64_t best = 0;

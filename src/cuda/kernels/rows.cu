@@ -1,96 +1,141 @@
 // Row programs: sequences of norms, sums, scales, gates and quantization over rows of one width. One block
-// per row; thread i owns columns i, i + n, ..., in every step, so only norms need a barrier and the value
-// written last stays in registers.
+// per row; a thread owns the same columns in every step. What a program reads is copied to shared memory
+// at once (norm weights before the wait), and its intermediate rows stay there, so that only norms need a
+// barrier and latency is paid once.
+#include <algorithm>
+
 #include "cuda/kernels/digits.cuh"
+#include "cuda/kernels/fetch.cuh"
 
 namespace synod::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
+constexpr int kMaxThreads = 1024;
 
-// The two inputs of a step: `first` (a), and `second` (b or a norm's weight).
-template <int kPer>
-struct Inputs {
-  float first[kPer], second[kPer];
+// kWide neighbouring values, read and written at once.
+template <int kWide>
+struct Piece {
+  float v[kWide];
+  __device__ __forceinline__ void load_from(const float* p) {
+    if constexpr (kWide == 4) {
+      const float4 f = *reinterpret_cast<const float4*>(p);
+      v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
+    } else {
+      v[0] = *p;
+    }
+  }
+  __device__ __forceinline__ void store_to(float* p) const {
+    if constexpr (kWide == 4) {
+      *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+    } else {
+      *p = v[0];
+    }
+  }
 };
 
-template <int kPer>
+// Thread i owns pieces i, i + n, ... of kWide columns.
+template <int kPer, int kWide>
 __global__ void __launch_bounds__(kMaxThreads) row_kernel(const __grid_constant__ RowProgram p) {
-  __shared__ float scratch[32];
-  begin();
+  extern __shared__ __align__(16) float slots[];  // [p.n_slots][d]
+  __shared__ float scratch[32], scalars[kMaxRowSteps];
   const int64_t r = blockIdx.x;
   const int n = static_cast<int>(blockDim.x), tid = static_cast<int>(threadIdx.x), d = p.d;
-  const auto load_row = [&](const float* row, float(&to)[kPer]) {
+  const auto column = [&](int j) { return (tid + j * n) * kWide; };
+  const auto fetch_row = [&](const float* row, int slot) {
 #pragma unroll
     for (int j = 0; j < kPer; ++j) {
-      const int i = tid + j * n;
-      to[j] = row != nullptr && i < d ? row[i] : 0.0F;
+      const int i = column(j);
+      if (i >= d) break;
+      if constexpr (kWide == 4) {
+        fetch_16(slots + slot * d + i, row + i);
+      } else {
+        fetch_4(slots + slot * d + i, row + i);
+      }
     }
   };
-  const auto second_of = [&](const RowStep& step) -> const float* {
-    if (step.kind == RowStep::kNorm) return step.w;
-    return step.b.p == nullptr ? nullptr : row_of(step.b, r);
-  };
-  Inputs<kPer> in;
-  load_row(row_of(p.steps[0].a, r), in.first);
-  load_row(second_of(p.steps[0]), in.second);
+#pragma unroll 1
+  for (int i = 0; i < p.n_inputs; ++i) {
+    if (p.inputs[i].constant != nullptr) fetch_row(p.inputs[i].constant, p.inputs[i].slot);
+  }
+  begin();
+#pragma unroll 1
+  for (int i = 0; i < p.n_inputs; ++i) {
+    if (p.inputs[i].constant == nullptr) fetch_row(row_of(p.inputs[i].rows, r), p.inputs[i].slot);
+  }
+  if (tid < p.n_steps) {
+    const RowStep& step = p.steps[tid];
+    const bool scales = step.w != nullptr && step.kind != RowStep::kNorm;
+    scalars[tid] = scales ? step.w[step.kind == RowStep::kGlu ? r : 0] : 1.0F;
+  }
+  end_fetch();
+  wait_fetch<0>();
+  __syncthreads();
 #pragma unroll 1
   for (int s = 0; s < p.n_steps; ++s) {
     const RowStep& step = p.steps[s];
-    const bool more = s + 1 < p.n_steps, writes = step.kind != RowStep::kDigits;
-    const RowStep& after = p.steps[more ? s + 1 : s];
-    const float* dst = writes ? row_of(step.dst, r) : nullptr;
-    const float *next_first = row_of(after.a, r), *next_second = second_of(after);
-    // What this step does not write is loaded ahead.
-    Inputs<kPer> next;
-    const bool first_ahead = more && next_first != dst, second_ahead = more && next_second != dst;
-    if (first_ahead) load_row(next_first, next.first);
-    if (second_ahead) load_row(next_second, next.second);
-    float(&v)[kPer] = in.first;
+    const float *first = slots + step.slot_a * d, *second = slots + step.slot_b * d;
+    Piece<kWide> v[kPer];
+#pragma unroll
+    for (int j = 0; j < kPer; ++j) {
+      if (column(j) < d) {
+        v[j].load_from(first + column(j));
+      } else {
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) v[j].v[e] = 0.0F;
+      }
+    }
     if (step.kind == RowStep::kDigits) {
       uint8_t* row = step.digits.p + r * step.digits.stride;
 #pragma unroll
-      for (int j = 0; j < kPer; ++j) {
-        const int i = tid + j * n;
-        if (i < d) write_digits(row, d, i / 32, v[j]);  // d and n are multiples of 32
+      for (int j = 0; j < kPer; ++j) {  // d is a multiple of 32, n of the lanes that share a block
+        const int i = column(j);
+        if (i >= d) break;
+        if constexpr (kWide == 4) {
+          write_digits(row, d, i / 32, make_float4(v[j].v[0], v[j].v[1], v[j].v[2], v[j].v[3]));
+        } else {
+          write_digits(row, d, i / 32, v[j].v[0]);
+        }
       }
-    } else if (step.kind == RowStep::kNorm) {
+      continue;
+    }
+    // Applies f(value, second value) to every column.
+    const auto each = [&](auto&& f) {
+#pragma unroll
+      for (int j = 0; j < kPer; ++j) {
+        if (column(j) >= d) break;
+        Piece<kWide> b;
+        b.load_from(second + column(j));
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) v[j].v[e] = f(v[j].v[e], b.v[e]);
+      }
+    };
+    if (step.kind == RowStep::kNorm) {
       float sum = 0.0F;
 #pragma unroll
-      for (int j = 0; j < kPer; ++j) sum = fmaf(v[j], v[j], sum);
+      for (int j = 0; j < kPer; ++j) {
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sum = fmaf(v[j].v[e], v[j].v[e], sum);
+      }
       sum = block_sum(sum, scratch);
       const float factor = step.factor / sqrtf(sum / static_cast<float>(d) + step.eps);
-#pragma unroll
-      for (int j = 0; j < kPer; ++j) v[j] = v[j] * factor * (step.w == nullptr ? 1.0F : in.second[j]);
+      const bool weighted = step.w != nullptr;
+      each([&](float a, float b) { return a * factor * (weighted ? b : 1.0F); });
     } else if (step.kind == RowStep::kAdd) {
-#pragma unroll
-      for (int j = 0; j < kPer; ++j) v[j] = (v[j] + in.second[j]) * step.factor;
+      each([&](float a, float b) { return (a + b) * step.factor; });
     } else if (step.kind == RowStep::kScale) {
-      const float factor = step.w == nullptr ? step.factor : step.factor * step.w[0];
-#pragma unroll
-      for (int j = 0; j < kPer; ++j) v[j] *= factor;
+      const float factor = step.factor * scalars[s];
+      each([&](float a, float) { return a * factor; });
     } else if (step.kind == RowStep::kGlu) {
-      const float weight = step.w == nullptr ? 1.0F : step.w[r];
-#pragma unroll
-      for (int j = 0; j < kPer; ++j) v[j] = glu(v[j], in.second[j], step.act, step.limit, weight);
+      each([&](float a, float b) { return glu(a, b, step.act, step.limit, scalars[s]); });
     } else if (step.kind == RowStep::kSoftCap) {
-#pragma unroll
-      for (int j = 0; j < kPer; ++j) v[j] = step.factor * tanhf(v[j] / step.factor);
+      each([&](float a, float) { return step.factor * tanhf(a / step.factor); });
     }
-    if (writes) {
-      float* out = row_of(step.dst, r);
-#pragma unroll
-      for (int j = 0; j < kPer; ++j) {
-        const int i = tid + j * n;
-        if (i < d) out[i] = v[j];
-      }
-    }
-    if (!more) break;
+    float *out = row_of(step.dst, r), *kept = slots + step.slot_dst * d;
 #pragma unroll
     for (int j = 0; j < kPer; ++j) {
-      const float written = v[j];
-      v[j] = first_ahead ? next.first[j] : written;
-      in.second[j] = second_ahead ? next.second[j] : written;
+      if (column(j) >= d) break;
+      v[j].store_to(out + column(j));
+      v[j].store_to(kept + column(j));
     }
   }
 }
@@ -144,17 +189,73 @@ __global__ void __launch_bounds__(1024) wide_norm_kernel(const __grid_constant__
   }
 }
 
+// A slot of shared memory per tensor and norm weight; those read before they are written are inputs.
+int assign_slots(RowProgram& p) {
+  View views[3 * kMaxRowSteps];
+  const float* weights[3 * kMaxRowSteps] = {};
+  int n = 0;
+  p.n_inputs = 0;
+  const auto slot_of = [&](const View& v, bool read) {
+    for (int i = 0; i < n; ++i) {
+      const View& u = views[i];
+      if (weights[i] == nullptr && u.p == v.p && u.s0 == v.s0 && u.s1 == v.s1 && u.n1 == v.n1) return i;
+    }
+    views[n] = v;
+    if (read) p.inputs[p.n_inputs++] = {.rows = v, .slot = n};
+    return n++;
+  };
+  const auto weight_slot = [&](const float* w) {
+    for (int i = 0; i < n; ++i) {
+      if (weights[i] == w) return i;
+    }
+    weights[n] = w;
+    p.inputs[p.n_inputs++] = {.constant = w, .slot = n};
+    return n++;
+  };
+  for (int s = 0; s < p.n_steps; ++s) {
+    RowStep& step = p.steps[s];
+    step.slot_a = slot_of(step.a, true);
+    if (step.b.p != nullptr) step.slot_b = slot_of(step.b, true);
+    if (step.kind == RowStep::kNorm && step.w != nullptr) step.slot_b = weight_slot(step.w);
+    if (step.kind != RowStep::kDigits) step.slot_dst = slot_of(step.dst, false);
+  }
+  return n;
+}
+
+// Every row begins at a multiple of 16 bytes.
+bool wide_rows(const RowProgram& p) {
+  const auto aligned = [](const View& v) {
+    return reinterpret_cast<uintptr_t>(v.p) % 16 == 0 && v.s0 % 4 == 0 && (v.n1 == 1 || v.s1 % 4 == 0);
+  };
+  bool all = p.d % 4 == 0;
+  for (int i = 0; i < p.n_steps; ++i) {
+    const RowStep& step = p.steps[i];
+    all = all && aligned(step.a) && (step.b.p == nullptr || aligned(step.b));
+    all = all && (step.kind == RowStep::kDigits || aligned(step.dst));
+    if (step.kind == RowStep::kNorm) all = all && reinterpret_cast<uintptr_t>(step.w) % 16 == 0;
+  }
+  return all;
+}
+
 }  // namespace
 
-Launch row_program(const RowProgram& p) {
+int row_slots(const RowProgram& p) {
+  RowProgram copy = p;
+  return assign_slots(copy);
+}
+
+Launch row_program(RowProgram p) {
   const auto rows = static_cast<unsigned>(p.n_rows);
-  int threads = p.d <= 32 ? 32 : p.d <= 512 ? (p.d + 127) / 128 * 32 : 256;
-  if (p.d > 2048) threads = kMaxThreads;
-  const int per = (p.d + threads - 1) / threads;
+  const size_t bytes = sizeof(float) * static_cast<size_t>(assign_slots(p)) * static_cast<size_t>(p.d);
+  const bool wide = wide_rows(p);
+  const int pieces = wide ? p.d / 4 : p.d;
+  const int threads = std::clamp((pieces + 31) / 32 * 32, 32, wide ? kMaxThreads : 512);
+  const int per = (pieces + threads - 1) / threads;
   const dim3 block(static_cast<unsigned>(threads));
-  if (per <= 4) return make_launch("row_program", row_kernel<4>, rows, block, p);
-  if (per <= 8) return make_launch("row_program", row_kernel<8>, rows, block, p);
-  if (per <= 16) return make_launch("row_program", row_kernel<16>, rows, block, p);
+  if (wide && per <= 1) return make_launch("row_program", row_kernel<1, 4>, rows, block, p, bytes);
+  if (wide && per <= 2) return make_launch("row_program", row_kernel<2, 4>, rows, block, p, bytes);
+  if (!wide && per <= 4) return make_launch("row_program", row_kernel<4, 1>, rows, block, p, bytes);
+  if (!wide && per <= 16) return make_launch("row_program", row_kernel<16, 1>, rows, block, p, bytes);
   if (p.n_steps == 1 && p.steps[0].kind == RowStep::kDigits) {
     const int64_t warps = p.n_rows * (p.d / 32);
     return make_launch("digits", digits_kernel, static_cast<unsigned>((warps + 7) / 8), 256, p);
