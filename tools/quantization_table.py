@@ -4,7 +4,8 @@
     tools/quantization_table.py --synod build/release/synod [--chunks 120] NAME=MODEL ...
 
 MODEL is a 16-bit checkpoint (folder or GGUF). Needs the Debian package bible-kjv (scripts/bible-text): importance is
-collected on the Old Testament, perplexity is measured on the New. Prints Markdown; takes some minutes.
+collected on the Old Testament, perplexity is measured on the New. Prints Markdown, and below each table the pairs of
+files of which the smaller one is the better one by more than two standard errors. Takes some minutes.
 """
 import argparse
 import json
@@ -39,8 +40,9 @@ def text(folder, name, passages):
 
 def quality(synod, name, model, folder, calibration, held_out, chunks, threads, only):
     print(f"\n### {name}\n")
-    print("| mix | bits per value | MB per token | perplexity | KL to bf16, mean | 99 % | same top token |")
-    print("|---|---|---|---|---|---|---|")
+    print("| mix | MB | bits per value | MB per token | perplexity | KL to bf16, mean | 99 % | same top token |")
+    print("|---|---|---|---|---|---|---|---|")
+    rows = []
     base, imatrix = folder / f"{name}.gguf", folder / f"{name}.imatrix"
     run(synod, "convert", model, base, "--type", "bf16", "--no-receipt")
     run(synod, "imatrix", base, "-f", calibration, "-o", imatrix, "--chunks", chunks, "-t", threads)
@@ -56,10 +58,20 @@ def quality(synod, name, model, folder, calibration, held_out, chunks, threads, 
         plan = run(synod, "inspect", file, "--plan")["plan"]
         p = run(synod, "perplexity", file, "-f", held_out, "--chunks", chunks, "--kl", base, "-t", threads)
         label = mix + (" + imatrix" if with_importance else "")
-        print(f"| {label} | {made['bits_per_value']:.2f} | {plan['bytes_per_token'] / 1e6:.2f} "
+        rows.append((label, with_importance, made["bytes"], p["kl"]["mean"], p["kl"]["error"]))
+        print(f"| {label} | {made['bytes'] / 1e6:.2f} | {made['bits_per_value']:.2f} | {plan['bytes_per_token'] / 1e6:.2f} "
               f"| {p['perplexity']:.3f} ± {p['perplexity_error']:.3f} | {p['kl']['mean']:.5f} ± {p['kl']['error']:.5f} "
               f"| {p['kl']['p99']:.4f} | {100 * p['same_top']['mean']:.2f} ± {100 * p['same_top']['error']:.2f} % |",
               flush=True)
+    print_inversions(rows)
+
+
+def print_inversions(rows):
+    """rows: (label, with importance, bytes, mean divergence, its standard error)"""
+    found = [f"{small[0]} over {large[0]}" for small in rows for large in rows
+             if small[1] == large[1] and small[2] < large[2]
+             and large[3] - small[3] > 2 * (large[4] ** 2 + small[4] ** 2) ** 0.5]
+    print(f"\nSmaller and better: {', '.join(found) or 'none'}", flush=True)
 
 
 def sizes(synod, config, mixes):

@@ -1,5 +1,7 @@
 #include "convert/convert.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -72,6 +74,14 @@ void print_plan(const ConvertReport& report) {
               human_bytes(report.bytes).c_str(), bits_per_value(report));
 }
 
+// A disk error in a mapped input, or an input that is cut while it is read, arrives as this signal.
+void on_bus_error(int) {
+  constexpr std::string_view kText =
+      "synod: error: an input can no longer be read: a disk error, or it was cut while in use\n";
+  (void)!::write(STDERR_FILENO, kText.data(), kText.size());
+  ::_exit(exit_code(Error::Kind::kBadFile));
+}
+
 DType type_option(const std::string& text, const char* option) { return parse_stored_type(text, option); }
 
 }  // namespace
@@ -130,6 +140,7 @@ int run_conversion(const Options& options, const std::string& type) {
     importance = Imatrix::read(options.imatrix);
     convert_options.importance = &*importance;
   }
+  std::signal(SIGBUS, on_bus_error);
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), like a full disk
   const ConvertReport report = convert(checkpoint, options.output, convert_options);
   if (report.was_cancelled) {

@@ -34,6 +34,12 @@ struct Target {
   int64_t bytes() const { return Tensor::contiguous(nullptr, type, source->shape).bytes(); }
 };
 
+// What one thread needs beside the bytes it makes.
+struct Scratch {
+  std::vector<float> row;
+  std::vector<float> importance;
+};
+
 // A piece of a target: rows [begin, end) of part `part`, or bytes [begin, end) of a copy.
 struct Item {
   size_t target = 0;
@@ -81,6 +87,7 @@ class Converter {
     plan();
     if (options_.dry_run) return std::move(report_);
     refuse_own_input();
+    refuse_full_disk();
     const auto start = Clock::now();
     open_files();
     make_items();
@@ -171,6 +178,16 @@ class Converter {
     }
   }
 
+  // Better said now than after an hour. File systems that do not tell have a capacity of 0.
+  void refuse_full_disk() const {
+    std::error_code error;
+    const fs::path folder = output_.has_parent_path() ? output_.parent_path() : fs::path(".");
+    const fs::space_info space = fs::space(folder, error);
+    if (error || space.capacity == 0 || space.available >= static_cast<uintmax_t>(report_.bytes)) return;
+    fail(Error::Kind::kFailure, "{}: not enough space on the disk: {} needed, {} free", output_.string(),
+         human_bytes(report_.bytes), human_bytes(static_cast<int64_t>(space.available)));
+  }
+
   // Splits targets into files and declares them.
   void open_files() {
     std::vector<std::pair<size_t, size_t>> ranges;
@@ -255,8 +272,9 @@ class Converter {
     for (size_t i = 0; i < targets_.size(); ++i) {
       const Target& t = targets_[i];
       const int64_t copied = t.is_copy ? static_cast<int64_t>(t.source->bytes.size()) : 0;
-      for (int64_t at = 0; at < copied; at += kCopyBytes) {
-        items_.push_back({i, 0, at, std::min(at + kCopyBytes, copied)});
+      const int64_t piece = kCopyBytes / info(t.type).block_bytes * info(t.type).block_bytes;
+      for (int64_t at = 0; at < copied; at += piece) {
+        items_.push_back({i, 0, at, std::min(at + piece, copied)});
       }
       report_.source_bytes += copied;
       if (t.is_copy) continue;
@@ -270,7 +288,7 @@ class Converter {
   }
 
   bool stream() {
-    std::vector<std::vector<float>> scratch(static_cast<size_t>(n_threads_));
+    std::vector<Scratch> scratch(static_cast<size_t>(n_threads_));
     Progress progress(std::string(mix_.name), report_.source_bytes, "B");
     const RowPipeline pipeline{.n_threads = n_threads_,
                                .make =
@@ -287,13 +305,17 @@ class Converter {
     return pipeline.run(static_cast<int64_t>(items_.size()));
   }
 
-  void make(const Item& item, std::vector<float>& row, std::vector<std::byte>& out) const {
+  void make(const Item& item, Scratch& scratch, std::vector<std::byte>& out) const {
     const Target& t = targets_[item.target];
-    if (t.is_copy) return;  // written from where it lies
+    if (t.is_copy) {  // written from where it lies
+      check_copy(t, item);
+      return;
+    }
     const Matrix& m = t.source->parts[item.part];
     const int64_t bytes = row_bytes(t.type, m.n_in);
     const auto expert = static_cast<int64_t>(item.part) / t.source->parts_per_expert();
-    const std::span<const float> importance = t.importance.of(expert);
+    const std::span<const float> importance = t.importance.of(expert, scratch.importance);
+    std::vector<float>& row = scratch.row;
     const bool repack = can_repack(m, t.type);
     out.resize(static_cast<size_t>((item.end - item.begin) * bytes));
     row.resize(static_cast<size_t>(m.n_in));
@@ -312,6 +334,18 @@ class Converter {
            "with a wider range",
            t.source->name, bad, item.begin, item.end - 1);
     }
+  }
+
+  // Of vectors and tables every value was looked at when the model was bound; of matrices nothing was.
+  static void check_copy(const Target& t, const Item& item) {
+    if (t.source->parts.empty() || !(is_block_type(t.type) || can_encode_row(t.type))) return;
+    const auto bytes =
+        t.source->bytes.subspan(static_cast<size_t>(item.begin), static_cast<size_t>(item.end - item.begin));
+    const int64_t bad = validate_blocks(t.type, bytes);
+    if (bad < 0) return;
+    const int64_t block = item.begin / info(t.type).block_bytes + bad;
+    bad_file("{}: {} {} holds a {} that is not finite", t.source->name,
+             is_block_type(t.type) ? "block" : "value", block, is_block_type(t.type) ? "scale" : "number");
   }
 
   void encode(const Target& t, std::span<const float> row, std::span<const float> importance, std::byte* out,

@@ -28,8 +28,7 @@ const ImatrixEntry* find_entry(const Imatrix& imatrix, const std::string& name) 
 }  // namespace
 
 Importance::Importance(const Imatrix& imatrix, const std::string& name, int64_t n_experts, int64_t n_columns,
-                       std::vector<std::string>& warnings)
-    : n_columns_(n_columns) {
+                       std::vector<std::string>& warnings) {
   const ImatrixEntry* entry = find_entry(imatrix, name);
   if (entry == nullptr) {
     // Tables are read by row, so there is nothing to collect unless they serve as the output matrix.
@@ -42,31 +41,20 @@ Importance::Importance(const Imatrix& imatrix, const std::string& name, int64_t 
         "importance of {}: expected shape [{}, {}], got [{}, {}]; is the importance matrix of another model?",
         name, n_experts, n_columns, entry->n_experts, entry->n_columns);
   }
-  weights_.resize(static_cast<size_t>(n_experts * n_columns));
-  usable_.resize(static_cast<size_t>(n_experts), true);
+  entry_ = entry;
   int64_t n_unused = 0, n_bad = 0;
+  std::vector<float> weights;
   for (int64_t e = 0; e < n_experts; ++e) {
-    const std::span<float> row =
-        std::span(weights_).subspan(static_cast<size_t>(e * n_columns), static_cast<size_t>(n_columns));
     const double count = entry->counts[static_cast<size_t>(e)];
+    State state = State::kUsed;
     if (!(count > 0.0)) {
-      std::ranges::fill(row, 1.0F);
-      if (std::isfinite(count)) {
-        ++n_unused;
-      } else {
-        ++n_bad;
-      }
-      continue;
-    }
-    // In f32, as other readers of these files do it: the same bytes come out.
-    for (size_t i = 0; i < row.size(); ++i) {
-      row[i] =
-          static_cast<float>(entry->sums[static_cast<size_t>(e * n_columns) + i]) / static_cast<float>(count);
-    }
-    if (is_rejected(check_importance(row))) {
-      usable_[static_cast<size_t>(e)] = false;
+      state = State::kAllAlike;
+      ++(std::isfinite(count) ? n_unused : n_bad);
+    } else if (is_rejected(check_importance(means(e, weights)))) {
+      state = State::kNone;
       ++n_bad;
     }
+    states_.push_back(state);
   }
   std::string problem;
   if (n_unused > 0) {
@@ -87,10 +75,28 @@ Importance::Importance(const Imatrix& imatrix, const std::string& name, int64_t 
   if (!problem.empty()) warnings.push_back(fmt::format("importance of {}: {}", name, problem));
 }
 
-std::span<const float> Importance::of(int64_t expert) const {
-  if (weights_.empty() || !usable_[static_cast<size_t>(expert)]) return {};
-  return std::span(weights_).subspan(static_cast<size_t>(expert * n_columns_),
-                                     static_cast<size_t>(n_columns_));
+// In f32, as other readers of these files do it: the same bytes come out.
+std::span<const float> Importance::means(int64_t expert, std::vector<float>& buffer) const {
+  const auto n = static_cast<size_t>(entry_->n_columns);
+  const auto count = static_cast<float>(entry_->counts[static_cast<size_t>(expert)]);
+  const float* sums = entry_->sums.data() + static_cast<size_t>(expert) * n;
+  buffer.resize(n);
+  for (size_t i = 0; i < n; ++i) buffer[i] = sums[i] / count;
+  return buffer;
+}
+
+std::span<const float> Importance::of(int64_t expert, std::vector<float>& buffer) const {
+  if (entry_ == nullptr) return {};
+  switch (states_[static_cast<size_t>(expert)]) {
+    case State::kUsed:
+      return means(expert, buffer);
+    case State::kAllAlike:
+      buffer.assign(static_cast<size_t>(entry_->n_columns), 1.0F);
+      return buffer;
+    case State::kNone:
+      break;
+  }
+  return {};
 }
 
 }  // namespace synod

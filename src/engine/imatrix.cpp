@@ -20,13 +20,13 @@ constexpr std::string_view kChunkSize = "imatrix.chunk_size";
 constexpr std::string_view kSums = ".in_sum2";
 constexpr std::string_view kCounts = ".counts";
 
-std::vector<double> floats_of(const Tensor& tensor, const std::string& file) {
+std::vector<float> floats_of(const Tensor& tensor, const std::string& file) {
   if (tensor.type != DType::kF32) {
     bad_file("{}: tensor {}: expected f32, got {}", file, printable(tensor.name), name(tensor.type));
   }
   std::vector<float> values(static_cast<size_t>(tensor.size()));
   decode(tensor.type, tensor.data, tensor.size(), values.data());
-  return {values.begin(), values.end()};
+  return values;
 }
 
 // Which entry of the file a stored matrix belongs to.
@@ -73,7 +73,7 @@ class Watcher {
       double all = 0;
       for (int64_t e = 0; e < w.n_experts; ++e) {
         const ImatrixCollector::Sums& sums = collector_.sums()[w.first_slot + static_cast<size_t>(e)];
-        entry.sums.insert(entry.sums.end(), sums.squares.begin(), sums.squares.end());
+        for (const double sum : sums.squares) entry.sums.push_back(static_cast<float>(sum));
         entry.counts.push_back(static_cast<double>(sums.n_rows));
         all += entry.counts.back();
       }
@@ -122,7 +122,8 @@ Imatrix Imatrix::read(const std::filesystem::path& path) {
     entry.n_columns = t.inner();
     entry.n_experts = t.rows();
     entry.sums = floats_of(t, file);
-    entry.counts = floats_of(*count->second, file);
+    const std::vector<float> counted = floats_of(*count->second, file);
+    entry.counts.assign(counted.begin(), counted.end());
     if (static_cast<int64_t>(entry.counts.size()) != entry.n_experts) {
       bad_file("{}: tensor {}: expected {} counts as {} has rows, got {}", file,
                printable(count->second->name), entry.n_experts, printable(t.name), entry.counts.size());
@@ -144,15 +145,11 @@ void Imatrix::write(const std::filesystem::path& path) const {
     out.declare(fmt::format("{}{}", weight, kSums), DType::kF32, {entry.n_experts, entry.n_columns});
     out.declare(fmt::format("{}{}", weight, kCounts), DType::kF32, {entry.n_experts, 1});
   }
-  const auto write_floats = [&out](const std::vector<double>& values) {
-    std::vector<float> floats;
-    floats.reserve(values.size());
-    for (const double v : values) floats.push_back(static_cast<float>(v));
-    out.write(std::as_bytes(std::span(floats)));
-  };
   for (const auto& [weight, entry] : entries) {
-    write_floats(entry.sums);
-    write_floats(entry.counts);
+    out.write(std::as_bytes(std::span(entry.sums)));
+    std::vector<float> counts;
+    for (const double count : entry.counts) counts.push_back(static_cast<float>(count));
+    out.write(std::as_bytes(std::span(counts)));
   }
   out.finish();
 }

@@ -24,7 +24,7 @@ namespace synod {
 struct ImatrixEntry {
   int64_t n_experts = 1;
   int64_t n_columns = 0;
-  std::vector<double> sums;    // [n_experts, n_columns] of squared activations
+  std::vector<float> sums;     // [n_experts, n_columns] of squared activations; gigabytes for large models
   std::vector<double> counts;  // [n_experts] activations seen
 };
 

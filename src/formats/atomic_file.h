@@ -33,6 +33,8 @@ class AtomicFile {
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   std::vector<std::byte> buffer_;
+  int64_t written_ = 0;    // bytes of the file so far
+  int64_t handed_on_ = 0;  // of these, bytes the disk has been told to write
   int fd_ = -1;
   bool committed_ = false;
 };

@@ -1,14 +1,7 @@
 // convert, quantize, imatrix and perplexity as their users see them.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "process.h"
 
@@ -55,29 +48,6 @@ TEST(QuantizeCli, UsageErrorsExitWith2AndSayWhat) {
   EXPECT_EQ(synod_run({"perplexity", kGemma}, "too short").code, 2);
   EXPECT_EQ(synod_run({"perplexity", kGemma}, "").code, 2);
   EXPECT_TRUE(dir.files().empty());
-}
-
-TEST(QuantizeCli, MissingAndDamagedInputsExitWith5And3) {
-  const test::TempFolder dir;
-  const std::string out = (dir / "out.gguf").string();
-  EXPECT_EQ(synod_run({"quantize", "/nowhere/model.gguf", out, "q4_0"}).code, 5);
-  EXPECT_EQ(synod_run({"quantize", kGemma, out, "q4_0", "--imatrix", "/nowhere/x"}).code, 5);
-  EXPECT_EQ(synod_run({"perplexity", kGemma, "-f", "/nowhere/text"}).code, 5);
-  const std::string whole = read_all(kGemma);
-  dir.write("cut.gguf", whole.substr(0, whole.size() / 2));
-  EXPECT_EQ(synod_run({"quantize", (dir / "cut.gguf").string(), out, "q4_0"}).code, 3);
-  EXPECT_EQ(synod_run({"quantize", kGemma, out, "q4_0", "--imatrix", kGemma}).code, 3)
-      << "no importance matrix";
-  // Another architecture under the same container.
-  std::string other = whole;
-  const size_t at = other.find("gemma4", other.find("general.architecture"));
-  ASSERT_NE(at, std::string::npos);
-  other.replace(at, 6, "llamaX");
-  dir.write("other.gguf", other);
-  const ProcessResult r = synod_run({"quantize", (dir / "other.gguf").string(), out, "q4_0"});
-  EXPECT_EQ(r.code, 3);
-  EXPECT_NE(r.err.find("llamaX"), std::string::npos) << r.err;
-  EXPECT_EQ(dir.files(), (std::vector<std::string>{"cut.gguf", "other.gguf"}));
 }
 
 TEST(QuantizeCli, QuantizedModelsAnswerAndFilesAreNotReplacedUnasked) {
@@ -152,84 +122,6 @@ TEST(QuantizeCli, SplitsAndOpensThem) {
   ASSERT_FALSE(first.empty());
   EXPECT_EQ(synod_run({"run", first, "-q", "-p", "Quote Genesis 1:1."}).out,
             "In the beginning God created the heaven and the earth.\n");
-}
-
-// Like synod_run, but as a child that can be killed, with a limit on the size of files it writes.
-struct Child {
-  explicit Child(const std::vector<std::string>& arguments, rlim_t max_file = RLIM_INFINITY) {
-    pid = ::fork();
-    if (pid != 0) return;
-    const rlimit limit{max_file, max_file};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    const int null = ::open("/dev/null", O_RDWR);
-    for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
-    std::vector<char*> argv = {const_cast<char*>(SYNOD_PROGRAM)};
-    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
-    argv.push_back(nullptr);
-    ::execv(SYNOD_PROGRAM, argv.data());
-    ::_exit(99);
-  }
-  int wait() {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  pid_t pid = -1;
-};
-
-TEST(QuantizeCli, AFullDiskIsAFailureThatLeavesNothing) {
-  for (const char* verb : {"convert", "quantize"}) {
-    const test::TempFolder dir;
-    EXPECT_EQ(Child({verb, kGemma, (dir / "out.gguf").string(), "--type", "q4_0"}, 3 << 20).wait(), 1)
-        << verb;
-    EXPECT_TRUE(dir.files().empty()) << dir.files().front();
-  }
-  const test::TempFolder dir;
-  EXPECT_EQ(
-      Child({"quantize", kGemma, (dir / "out.gguf").string(), "q4_0", "--split-max-size", "2M"}, 1 << 20)
-          .wait(),
-      1);
-  EXPECT_TRUE(dir.files().empty()) << dir.files().front();
-}
-
-// Whatever the moment, there is either nothing of the output's name, or a complete file.
-TEST(QuantizeCli, KilledAtAnyMomentNothingIncompleteOpens) {
-  const test::TempFolder dir;
-  const std::string out = (dir / "out.gguf").string();
-  const std::vector<std::string> arguments = {"quantize", kGemma, out, "q4_k_m", "--force"};
-  const auto start = std::chrono::steady_clock::now();
-  ASSERT_EQ(Child(arguments).wait(), 0);
-  const auto whole_run = std::chrono::steady_clock::now() - start;
-  const std::string complete = read_all(out);
-  std::filesystem::remove(out);
-  constexpr int kKills = 12;
-  int n_absent = 0;
-  for (int i = 0; i < kKills; ++i) {
-    Child child(arguments);
-    std::this_thread::sleep_for(whole_run * i / kKills);
-    ::kill(child.pid, SIGKILL);
-    child.wait();
-    if (!std::filesystem::exists(out)) {
-      ++n_absent;
-    } else {
-      EXPECT_TRUE(read_all(out) == complete) << "kill " << i;
-      std::filesystem::remove(out);
-    }
-  }
-  EXPECT_GT(n_absent, 0) << "every kill came too late: the test shows nothing";
-}
-
-TEST(QuantizeCli, AnInterruptStopsCleanly) {
-  const test::TempFolder dir;
-  Child child({"quantize", kGemma, (dir / "out.gguf").string(), "iq4_xs", "-t", "1"});
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
-  ::kill(child.pid, SIGINT);
-  const int code = child.wait();
-  // It may have been done already on a fast machine.
-  EXPECT_TRUE(code == 130 || code == 0) << code;
-  if (code == 130) {
-    EXPECT_TRUE(dir.files().empty());
-  }
 }
 
 TEST(QuantizeCli, InspectPredictsTheDecodeRateOfMixesWithoutWeights) {

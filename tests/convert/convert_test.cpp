@@ -215,20 +215,30 @@ TEST_F(Convert, SplitFilesOpenAsOneModelWithTheSameTensors) {
   EXPECT_TRUE(bytes_of_file(dir_ / "again.gguf") == bytes_of_file(dir_ / "whole.gguf"));
 }
 
-// Copies a GGUF model and changes one value of one f32 tensor.
-void poison(const std::filesystem::path& from, const std::filesystem::path& to, std::string_view name,
-            float value) {
+struct AddedTensor {
+  std::string name;
+  DType type;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+// Copies a GGUF model, with the bytes of one tensor changed or a tensor added.
+void rewrite(const std::filesystem::path& from, const std::filesystem::path& to, std::string_view name,
+             const std::function<void(std::span<std::byte>)>& change,
+             const std::vector<AddedTensor>& added = {}) {
   const Checkpoint source = Checkpoint::open(from);
   GgufWriter out(to);
   for (const auto& [key, v] : source.gguf().entries()) out.metadata().set(key, v);
   for (const auto& [n, t] : source.tensors()) {
     out.declare(std::string(n), t.type, {t.shape.begin(), t.shape.begin() + t.rank});
   }
+  for (const AddedTensor& t : added) out.declare(t.name, t.type, t.shape);
   for (const auto& [n, t] : source.tensors()) {
     std::vector<std::byte> bytes(t.data, t.data + t.bytes());
-    if (n == name) std::memcpy(bytes.data() + bytes.size() / 8 * 4, &value, sizeof(value));
+    if (n == name) change(bytes);
     out.write(bytes);
   }
+  for (const AddedTensor& t : added) out.write(t.bytes);
   out.finish();
 }
 
@@ -236,7 +246,9 @@ TEST_F(Convert, RefusesValuesThatAreNotFiniteAndLeavesNothing) {
   run(kCheckpoints + "gemma4-dense-tiny", "f32.gguf", {.type = "f32", .receipt = false});
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    poison(dir_ / "f32.gguf", dir_ / "bad.gguf", "blk.0.attn_q.weight", value);
+    rewrite(dir_ / "f32.gguf", dir_ / "bad.gguf", "blk.0.attn_q.weight", [&](std::span<std::byte> bytes) {
+      std::memcpy(bytes.data() + bytes.size() / 8 * 4, &value, sizeof(value));
+    });
     for (const char* type : {"q8_0", "q4_k_m", "bf16", "iq4_xs"}) {
       try {
         run(dir_ / "bad.gguf", "out.gguf", {.type = type});
@@ -248,6 +260,38 @@ TEST_F(Convert, RefusesValuesThatAreNotFiniteAndLeavesNothing) {
     }
   }
   EXPECT_EQ(left(), (std::vector<std::string>{"bad.gguf", "f32.gguf"}));
+}
+
+// What keeps its type is not encoded, but looked at all the same. Draft tensors serve here: the model does
+// not read them, so only the conversion can notice.
+TEST_F(Convert, RefusesCopiedBlocksWithoutAFiniteScale) {
+  const auto refusal = [&](const AddedTensor& added, const char* type) -> std::string {
+    rewrite(kModels + "deepseek4-mini-q8_0.gguf", dir_ / "in.gguf", "", {}, {added});
+    try {
+      run(dir_ / "in.gguf", "out.gguf", {.type = type, .receipt = false});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::kBadFile) << error.what();
+      EXPECT_EQ(left(), std::vector<std::string>{"in.gguf"});
+      return error.what();
+    }
+    std::filesystem::remove(dir_ / "out.gguf");
+    return "";
+  };
+  // More than the 4 MiB that are copied at a time: blocks are counted from the tensor's beginning.
+  constexpr int64_t kRows = 4400, kColumns = 1024, kBlockBytes = 34, kBad = kRows * kColumns / 32 - 2;
+  AddedTensor blocks{"mtp.0.attn_q.weight", DType::kQ8_0, {kRows, kColumns}, {}};
+  blocks.bytes.resize(static_cast<size_t>(row_bytes(DType::kQ8_0, kRows * kColumns)));
+  EXPECT_EQ(refusal(blocks, "q8_0"), "");
+  blocks.bytes[static_cast<size_t>(kBad * kBlockBytes) + 1] = std::byte{0x7e};  // the scale: f16 NaN
+  EXPECT_NE(refusal(blocks, "q8_0").find(fmt::format("mtp.0.attn_q.weight: block {} holds", kBad)),
+            std::string::npos);
+  // Routers keep their f32.
+  AddedTensor router{"mtp.0.ffn_gate_inp.weight", DType::kF32, {4, 32}, {}};
+  router.bytes.resize(4 * 32 * sizeof(float));
+  EXPECT_EQ(refusal(router, "q4_0"), "");
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::memcpy(router.bytes.data() + 77 * sizeof(float), &infinity, sizeof(infinity));
+  EXPECT_NE(refusal(router, "q4_0").find("mtp.0.ffn_gate_inp.weight: value 77 holds"), std::string::npos);
 }
 
 TEST_F(Convert, RefusesLowBitMixesWithoutImportanceAndUnknownTypes) {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "cpu/cpu_backend.h"
-#include "engine/generate.h"
+#include "engine/engine_testing.h"
 #include "models/run_model.h"
 #include "ref/ref_backend.h"
 
@@ -26,7 +26,8 @@ std::vector<std::filesystem::path> checkpoints() {
     folders.push_back(entry.path());
   // The large checkpoints are not part of the repository; they run where they lie beside it.
   const std::filesystem::path more = SYNOD_SOURCE_DIR "/../shared/fixtures/checkpoints";
-  for (const char* name : {"gemma4-moe-k256", "deepseek4-k256", "gemma4-mlx6", "gemma4-mlx8"}) {
+  for (const char* name :
+       {"gemma4-moe-k256", "deepseek4-k256", "gemma4-mlx3", "gemma4-mlx6", "gemma4-mlx8"}) {
     if (std::filesystem::exists(more / name)) folders.push_back(more / name);
   }
   std::ranges::sort(folders);
@@ -122,10 +123,8 @@ TEST_P(BundledModel, RepeatsTheRecordedContinuationsOnBothBackends) {
       const auto greedy = entry["greedy"].get<std::vector<int32_t>>();
       EXPECT_EQ(tokenizer_.encode(entry["prompt"].get<std::string>(), true), ids);
       Session session(*model_, *backend);
-      GenerateOptions options;
-      options.max_tokens = static_cast<int64_t>(greedy.size());
-      const GenerateResult result = generate(session, ids, options, [](int32_t) { return true; });
-      EXPECT_EQ(result.ids, greedy) << backend->name() << ": " << entry["prompt"];
+      EXPECT_EQ(greedy_ids(session, ids, static_cast<int64_t>(greedy.size())), greedy)
+          << backend->name() << ": " << entry["prompt"];
     }
   }
 }

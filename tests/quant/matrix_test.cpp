@@ -126,7 +126,7 @@ void expect_slices_agree(const Matrix& m) {
 
 TEST(Matrix, PlainAndBlockRowsEqualTheCodec) {
   const Bytes blocks = read_data("q6_k.bin");  // [6, 1024]
-  const std::vector<float> want = read_floats("q6_k.f32");
+  const std::vector<float> want = decoded(DType::kQ6_K, blocks);
   const Tensor tensor =
       Tensor::contiguous(const_cast<std::byte*>(blocks.data()), DType::kQ6_K, {6, 1024}, "w");
   const Matrix m = matrix_of(tensor);
