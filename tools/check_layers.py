@@ -29,10 +29,11 @@ ALLOWED = {
     "wrap": L3,
     "models": MODELS,
     "engine": ENGINE | {"engine"},
-    "api": ENGINE | {"engine", "ref", "cpu", "synod"},  # synod/ is include/synod
+    "backends": ENGINE | {"engine", "ref", "cpu", "cuda"},
+    "api": ENGINE | {"engine", "backends", "synod"},  # synod/ is include/synod
     "convert": MODELS | {"engine", "wrap"},
     "server": ENGINE | {"engine"},
-    "cli": ENGINE | {"engine", "convert", "server", "ref", "cpu", "cuda"},
+    "cli": ENGINE | {"engine", "convert", "server", "backends", "cpu"},
 }
 MAX_LINES = 800
 

@@ -36,7 +36,7 @@ typedef struct synod_session synod_session;
 /* Fill with synod_load_options_init, then change what you need. */
 typedef struct synod_load_options {
   size_t size;         /* sizeof(synod_load_options), set by init */
-  const char* backend; /* "auto", "cpu", "ref" */
+  const char* backend; /* "auto", "cuda", "cpu", "ref" */
   int32_t n_threads;
   int64_t context_length;
   int64_t cache_bytes;
@@ -45,6 +45,7 @@ typedef struct synod_load_options {
   /* Bytes done and in all; 0 ends the loading. May be NULL. */
   int32_t (*progress)(void* user, int64_t done, int64_t total);
   void* progress_user;
+  const char* plugin_dir; /* where the CUDA plugin lies; NULL = beside the program or in its ../lib */
 } synod_load_options;
 
 typedef struct synod_generate_options {

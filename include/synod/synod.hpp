@@ -59,12 +59,13 @@ struct MemoryPlan {
 
 struct LoadOptions {
   std::string path;              // .gguf file, or folder with safetensors
-  std::string backend = "auto";  // "auto", "cpu", "ref"
-  int n_threads = 0;             // 0 = physical cores
+  std::string backend = "auto";  // "auto" (the fastest that works here), "cuda", "cpu", "ref"
+  int n_threads = 0;             // of the CPU; 0 = physical cores
   int64_t context_length = 0;    // tokens per session; 0 = the model's
   int64_t cache_bytes = 0;       // of all sessions; 0 = what one full context needs, at least 256 MiB
   int64_t max_sessions = 32;     // that run at once; more wait
   std::string cache_dir;         // keeps prefixes on disk; "" = none
+  std::string plugin_dir;        // where the CUDA plugin lies; "" = beside the program or in its ../lib
   bool force = false;            // load even when the memory plan does not fit
   // Called with bytes read so far and all bytes while the file is brought into memory; false ends the loading
   // with kFailure.

@@ -142,6 +142,7 @@ synod_status synod_model_load(const char* path, const synod_load_options* option
     load.cache_bytes = c.cache_bytes;
     if (c.cache_dir != nullptr) load.cache_dir = c.cache_dir;
     load.force = c.force != 0;
+    if (c.plugin_dir != nullptr) load.plugin_dir = c.plugin_dir;
     if (c.progress != nullptr) {
       load.progress = [&c](int64_t done, int64_t total) {
         return c.progress(c.progress_user, done, total) != 0;

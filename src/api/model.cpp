@@ -2,10 +2,9 @@
 #include <random>
 
 #include "api/impl.h"
+#include "backends/backends.h"
 #include "base/log.h"
-#include "cpu/cpu_backend.h"
 #include "engine/text_stream.h"
-#include "ref/ref_backend.h"
 
 #ifndef SYNOD_VERSION
 #define SYNOD_VERSION "unknown"
@@ -14,43 +13,34 @@
 namespace synod::api {
 namespace {
 
-std::unique_ptr<Backend> make_backend(const LoadOptions& options) {
-  if (options.backend == "ref") return std::make_unique<RefBackend>();
-  if (options.backend != "auto" && options.backend != "cpu") {
-    fail(synod::Error::Kind::kUsage, "backend {}: expected auto, cpu or ref", options.backend);
+int64_t tensor_bytes(const Checkpoint& checkpoint) {
+  int64_t sum = 0;
+  for (const auto& [name, tensor] : checkpoint.tensors()) sum += tensor.bytes();
+  return sum;
+}
+
+void report(const LoadOptions& options, int64_t done, int64_t total) {
+  if (options.progress && !options.progress(done, total)) {
+    fail(synod::Error::Kind::kFailure, "loading was cancelled");
   }
-  if (options.n_threads < 0) {
-    fail(synod::Error::Kind::kUsage, "n_threads must be at least 0, got {}", options.n_threads);
-  }
-  CpuOptions cpu;
-  cpu.n_threads = options.n_threads;
-  return std::make_unique<CpuBackend>(std::make_unique<RefBackend>(), cpu);
 }
 
 // Touches every page of the mapped weights, so that the first token does not wait for the disk.
-void read_ahead(const Checkpoint& checkpoint, const LoadOptions& options) {
+void read_ahead(const Checkpoint& checkpoint, const LoadOptions& options, int64_t total) {
   if (!options.progress) return;
   constexpr int64_t kPage = 4096, kReport = int64_t{64} << 20;
-  int64_t total = 0, done = 0, reported = 0;
-  for (const auto& [name, tensor] : checkpoint.tensors()) total += tensor.bytes();
-  const auto report = [&] {
-    reported = done;
-    if (!options.progress(done, total)) fail(synod::Error::Kind::kFailure, "loading was cancelled");
-  };
-  report();
+  int64_t done = 0, reported = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     const int64_t bytes = tensor.bytes();
     const volatile std::byte* data = tensor.data;
     for (int64_t i = 0; i < bytes; i += kPage) {
       static_cast<void>(data[i]);
       if (done + i - reported < kReport) continue;
-      done += i;
-      report();
-      done -= i;
+      reported = done + i;
+      report(options, reported, total);
     }
     done += bytes;
   }
-  report();
 }
 
 struct Opened {
@@ -233,11 +223,20 @@ Model Model::load(const LoadOptions& options) {
     impl->checkpoint = std::move(opened.checkpoint);
     impl->model = std::move(opened.model);
     impl->plan = opened.plan;
-    if (!options.force) require_fits(impl->plan, available_memory());
-    impl->backend = make_backend(options);
+    BackendOptions backend;
+    backend.name = options.backend;
+    backend.n_threads = options.n_threads;
+    backend.plugin_dir = options.plugin_dir;
+    impl->backend = open_backend(backend);
+    const int64_t total = tensor_bytes(*impl->checkpoint);
+    report(options, 0, total);
+    if (!place_weights(*impl->model, *impl->backend, impl->plan, options.force)) {
+      if (!options.force) require_fits(impl->plan, available_memory());
+      read_ahead(*impl->checkpoint, options, total);
+    }
+    report(options, total, total);
     impl->tokenizer = std::make_unique<Tokenizer>(load_tokenizer(*impl->checkpoint));
     impl->dialogue = impl->model->dialogue();
-    read_ahead(*impl->checkpoint, options);
     EngineOptions engine;
     engine.context_length = options.context_length;
     engine.cache_bytes = options.cache_bytes;

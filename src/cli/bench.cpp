@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "cpu/cpu_backend.h"
 #include "engine/memory_plan.h"
+#include "engine/session.h"
 #include "wrap/trace.h"
 
 namespace synod::cli {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "cli/answer.h"
 #include "cli/line_editor.h"
-#include "cli/served_model.h"
 #include "cli/verbs.h"
 
 namespace synod::cli {
@@ -104,70 +104,28 @@ class Conversation {
 
  private:
   void answer() {
-    DialogueOptions dialogue;
-    dialogue.thinking = thinks_;
-    const Tokenizer& tokenizer = *bundle_.tokenizer;
-    GenerationRequest request;
-    request.prompt = encode_prompt(tokenizer, bundle_.dialogue->render(messages_, dialogue));
+    GenerationRequest request = chat_request(bundle_, options_, messages_, thinks_);
     request.sampling = sampling_;
     request.sampling.seed = seed_;
-    request.max_tokens = options_.max_tokens;
-    request.reasoning.open_ids = tokenizer.encode(bundle_.dialogue->reasoning_open(), true);
-    request.reasoning.close_ids = tokenizer.encode(bundle_.dialogue->reasoning_close(), true);
-    request.reasoning.max_tokens = options_.reasoning_budget;
-    const auto parser = bundle_.dialogue->output_parser(tokenizer, request.prompt, {});
-    EventQueue queue;
-    const GenerationHandle handle = bundle_.engine->submit(std::move(request), queue.sink());
-    std::vector<OutputEvent> all;
-    bool is_cancelled = false;
-    bool is_over = false;
-    while (!is_over) {
-      if (g_signal != 0 && !std::exchange(is_cancelled, true)) handle.cancel();
-      const auto event = queue.pop(std::chrono::milliseconds(50));
-      if (!event) continue;
-      is_over = is_last(*event);
-      std::vector<OutputEvent> fresh;
-      if (const auto* tokens = std::get_if<TokensEvent>(&*event)) {
-        for (const TokenInfo& token : tokens->tokens) parser->push(token.id, fresh);
-      } else if (const auto* finished = std::get_if<FinishedEvent>(&*event)) {
-        parser->finish(finished->reason == FinishReason::kStop, fresh);
-        show(fresh);
-        end_line();
-        show_rates(*finished);
-      } else if (const auto* failed = std::get_if<FailedEvent>(&*event)) {
-        end_line();
-        throw Error(failed->kind, failed->message);
-      }
-      if (!is_over) show(fresh);
-      all.insert(all.end(), fresh.begin(), fresh.end());
+    AnswerPrinter printer(is_terminal_, !options_.quiet);
+    AnswerEvents events;
+    events.output = [&](const OutputEvent& event) { printer.show(event); };
+    Answer answer;
+    try {
+      answer = generate_answer(bundle_, std::move(request), true, events);
+    } catch (...) {
+      printer.end_line();
+      throw;
     }
-    if (is_cancelled && g_signal == SIGINT) g_signal = 0;  // it has ended the answer, not the program
-    const ParsedOutput output = collect(all);
-    ChatMessage message{"assistant", output.content, output.reasoning};
-    for (const ParsedToolCall& call : output.tool_calls)
+    printer.end_line();
+    show_rates(answer.finished);
+    if (answer.finished.reason == FinishReason::kCancelled && g_signal == SIGINT) {
+      g_signal = 0;  // it has ended the answer, not the program
+    }
+    ChatMessage message{"assistant", answer.output.content, answer.output.reasoning};
+    for (const ParsedToolCall& call : answer.output.tool_calls)
       message.tool_calls.push_back({"", call.name, call.arguments});
     messages_.push_back(std::move(message));
-  }
-
-  void show(const std::vector<OutputEvent>& events) {
-    for (const OutputEvent& event : events) {
-      const bool is_reasoning = event.kind == OutputEvent::Kind::kReasoning;
-      if (event.text.empty()) continue;
-      // Reasoning is not the answer: dimmed on a terminal, on stderr where stdout goes elsewhere.
-      std::FILE* out = is_reasoning && !is_terminal_ ? stderr : stdout;
-      if (is_reasoning != in_reasoning_ && is_terminal_)
-        std::fputs(is_reasoning ? "\x1b[2m" : "\x1b[0m\n", stdout);
-      in_reasoning_ = is_reasoning;
-      std::fwrite(event.text.data(), 1, event.text.size(), out);
-      std::fflush(out);
-    }
-  }
-
-  void end_line() {
-    if (in_reasoning_ && is_terminal_) std::fputs("\x1b[0m", stdout);
-    in_reasoning_ = false;
-    std::fputc('\n', stdout);
-    std::fflush(stdout);
   }
 
   void show_rates(const FinishedEvent& finished) const {
@@ -185,7 +143,6 @@ class Conversation {
   EngineBundle& bundle_;
   bool is_terminal_;
   bool thinks_;
-  bool in_reasoning_ = false;
   SamplerOptions sampling_;
   uint64_t seed_;
   std::vector<ChatMessage> messages_;

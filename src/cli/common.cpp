@@ -5,14 +5,13 @@
 #include <iostream>
 #include <iterator>
 
+#include "backends/backends.h"
 #include "base/log.h"
-#include "cli/device.h"
 #include "cli/verbs.h"
-#include "cpu/cpu_backend.h"
+#include "cpu/pool.h"
 #include "engine/memory_plan.h"
 #include "formats/populate.h"
 #include "ops/expert_route.h"
-#include "ref/ref_backend.h"
 
 namespace synod::cli {
 
@@ -36,17 +35,12 @@ std::filesystem::path model_path(const Options& options) {
 }
 
 std::unique_ptr<Backend> make_backend(const Options& options) {
-  if (options.backend == "ref") return std::make_unique<RefBackend>();
-  if (options.backend == "cuda" || options.backend == "auto") {
-    if (auto device = open_cuda(options.backend == "auto")) return device;
-  }
   const char* isa = std::getenv("SYNOD_CPU_ISA");
-  auto cpu = std::make_unique<CpuBackend>(std::make_unique<RefBackend>(),
-                                          CpuOptions{.n_threads = static_cast<int>(options.threads),
-                                                     .isa = isa == nullptr ? "" : isa,
-                                                     .moe_threshold = options.moe_threshold});
-  log_info("cpu: {} kernels, {} threads", cpu->isa(), cpu->n_threads());
-  return cpu;
+  return open_backend({.name = options.backend,
+                       .n_threads = options.threads,
+                       .isa = isa == nullptr ? "" : isa,
+                       .moe_threshold = options.moe_threshold,
+                       .plugin_dir = {}});
 }
 
 std::string read_prompt(const Options& options) {

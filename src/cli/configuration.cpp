@@ -12,12 +12,6 @@
 namespace synod::cli {
 namespace {
 
-std::string dashed(std::string_view key) {
-  std::string name(key);
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 std::string word_of(const toml::node& node, const std::string& place, std::string_view key) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
@@ -28,6 +22,12 @@ std::string word_of(const toml::node& node, const std::string& place, std::strin
 
 }  // namespace
 
+std::string dashed(std::string_view key) {
+  std::string name(key);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
 std::string environment_name(std::string_view option) {
   std::string name = "SYNOD_";
   for (const char c : option)
@@ -37,7 +37,6 @@ std::string environment_name(std::string_view option) {
 
 Configuration Configuration::parse(std::string_view text, const std::string& file_name) {
   Configuration result;
-  result.file_ = file_name;
   toml::table table;
   try {
     table = toml::parse(text, file_name);
@@ -106,6 +105,14 @@ std::optional<Configuration::Value> Configuration::find(const std::string& verb,
   }
   if (found == nullptr) return std::nullopt;
   return Value{found->words, found->place};
+}
+
+std::optional<Configuration::Value> Configuration::stored(const std::string& verb,
+                                                          const std::string& name) const {
+  for (const Entry& entry : entries_) {
+    if (entry.verb == verb && entry.name == name) return Value{entry.words, entry.place};
+  }
+  return std::nullopt;
 }
 
 void Configuration::check_keys(const std::map<std::string, std::vector<std::string>>& known) const {

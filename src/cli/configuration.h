@@ -41,7 +41,8 @@ class Configuration {
   // Throws kUsage for a key that no option has. `known` are all long names, by verb.
   void check_keys(const std::map<std::string, std::vector<std::string>>& known) const;
 
-  const std::string& file() const { return file_; }  // "" = none was read
+  // What the file alone says of an option of exactly this verb ("" = the top level).
+  std::optional<Value> stored(const std::string& verb, const std::string& name) const;
 
  private:
   struct Entry {
@@ -51,9 +52,17 @@ class Configuration {
     std::string place;  // "config.toml, line 3"
   };
   std::vector<Entry> entries_;
-  std::string file_;
 };
 
+// The text of a configuration file with one option set to `value`, or without it (nullopt). `verb` "" is the
+// top level. Comments and everything else stay. Throws kUsage for a file that is no TOML, or that spells the
+// option in a way that only a person should change (a list over several lines, say).
+std::string edited_configuration(const std::string& toml, const std::string& file_name,
+                                 const std::string& verb, const std::string& name,
+                                 const std::optional<std::string>& value);
+
+// "ctx_size" -> "ctx-size"
+std::string dashed(std::string_view key);
 // "ctx-size" -> "SYNOD_CTX_SIZE"
 std::string environment_name(std::string_view option);
 

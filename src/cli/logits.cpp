@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cli/profiling.h"
 #include "cli/verbs.h"
+#include "engine/session.h"
 #include "formats/safetensors.h"
 
 namespace synod::cli {
@@ -62,7 +63,7 @@ int logits_verb(const Options& options) {
     rest = rest.subspan(static_cast<size_t>(size));
     progress.advance(size);
   }
-  profiler.finish(session);
+  profiler.finish(session.length());
 
   std::vector<std::string> names;
   names.reserve(hidden.size());

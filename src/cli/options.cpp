@@ -61,25 +61,64 @@ void add_engine(CLI::App& app, Options& o) {
   app.add_flag("--force", o.force, "run even when the memory plan does not fit");
 }
 
+void add_sampling(CLI::App& app, Options& o) {
+  app.add_option("--temp,--temperature", o.temperature, "0 = always the most likely token");
+  app.add_option("--top-k", o.top_k, "keep the k most likely tokens; 0 = all");
+  app.add_option("--top-p", o.top_p, "keep the most likely tokens of this total probability");
+  app.add_option("--min-p", o.min_p, "drop tokens less likely than this share of the most likely");
+  app.add_option("--typical", o.typical_p, "keep the most typical tokens of this total probability");
+  app.add_option("--repeat-penalty", o.repeat_penalty,
+                 "above 1: tokens of the last --repeat-last-n are less likely");
+  app.add_option("--repeat-last-n", o.repeat_last_n, "tokens that --repeat-penalty looks at; -1 = all");
+  app.add_option("--presence-penalty", o.presence_penalty, "taken from the logit of tokens of the answer");
+  app.add_option("--frequency-penalty", o.frequency_penalty, "the same, as often as the token came");
+  app.add_option("--reasoning", o.reasoning,
+                 "let the model think before it answers (serve: where a request does not say)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+  app.add_option("--reasoning-budget", o.reasoning_budget, "most tokens of reasoning; -1 = no limit")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31))
+      ->capture_default_str();
+}
+
+void add_serving_engine(CLI::App& app, Options& o) {
+  app.add_option("--cache-ram", o.cache_mib, "MiB of cache for all sequences; 0 = one full context")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--cache-dir", o.cache_dir, "folder that keeps prefixes over a restart");
+  app.add_option("--cache-dir-size", o.cache_dir_mib, "MiB of that folder")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--draft-max", o.max_draft, "tokens per n-gram draft; 0 = no speculation")
+      ->check(CLI::Range(0, 8))
+      ->capture_default_str();
+}
+
+void add_dialogue(CLI::App& app, Options& o) {
+  app.add_flag("--jinja", o.jinja, "the chat template of the model's file instead of the native format");
+  app.add_option("--chat-template", o.chat_template, "a chat template (Jinja) to use instead");
+  app.add_option("--chat-template-file", o.chat_template_file, "the same from a file");
+}
+
 void add_run(CLI::App& app, Options& o) {
   add_model(app, o, false);
   app.add_option("-p,--prompt", o.prompt, "the prompt; without -p and -f it is read from stdin");
   app.add_option("-f,--file", o.prompt_file, "read the prompt from a file");
   app.add_option("--system-prompt,--system", o.system, "system text (also -sys)");
   app.add_flag("--raw", o.raw, "no dialogue format: continue the prompt as text");
-  app.add_option("--reasoning", o.reasoning, "let the model think before it answers")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str();
   app.add_option("-n,--predict,--n-predict", o.max_tokens,
                  "most tokens to generate; -1 = until the model stops")
       ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
-  app.add_option("--temp,--temperature", o.temperature, "0 = always the most likely token (default)");
-  app.add_option("--top-k", o.top_k, "keep the k most likely tokens; 0 = all");
-  app.add_option("--top-p", o.top_p, "keep the most likely tokens of this total probability");
-  app.add_option("--min-p", o.min_p, "drop tokens less likely than this share of the most likely");
   app.add_option("-s,--seed", o.seed, "seed of the sampler; default 0");
+  app.add_option("--grammar", o.grammar, "the answer follows this grammar (GBNF)");
+  app.add_option("--grammar-file", o.grammar_file, "the same from a file");
+  app.add_option("-j,--json-schema", o.json_schema, "the answer is JSON of this schema; {} = any object");
+  app.add_option("--json-schema-file", o.json_schema_file, "the same from a file");
   app.add_flag("--ignore-eos", o.ignore_eos, "do not stop at end-of-turn tokens");
   app.add_flag("--warm-up,--warmup", o.warm_up, "run one token before timing");
+  add_serving_engine(app, o);
+  add_sampling(app, o);
+  add_dialogue(app, o);
   add_engine(app, o);
   add_common(app, o);
 }
@@ -223,32 +262,6 @@ void add_perplexity(CLI::App& app, Options& o) {
   add_common(app, o);
 }
 
-void add_sampling(CLI::App& app, Options& o) {
-  app.add_option("--temp,--temperature", o.temperature, "0 = always the most likely token");
-  app.add_option("--top-k", o.top_k, "keep the k most likely tokens; 0 = all");
-  app.add_option("--top-p", o.top_p, "keep the most likely tokens of this total probability");
-  app.add_option("--min-p", o.min_p, "drop tokens less likely than this share of the most likely");
-  app.add_option("--reasoning", o.reasoning, "let the model think where a request does not say")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str();
-  app.add_option("--reasoning-budget", o.reasoning_budget, "most tokens of reasoning; -1 = no limit")
-      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31))
-      ->capture_default_str();
-}
-
-void add_serving_engine(CLI::App& app, Options& o) {
-  app.add_option("--cache-ram", o.cache_mib, "MiB of cache for all sequences; 0 = one full context")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
-      ->capture_default_str();
-  app.add_option("--cache-dir", o.cache_dir, "folder that keeps prefixes over a restart");
-  app.add_option("--cache-dir-size", o.cache_dir_mib, "MiB of that folder")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->capture_default_str();
-  app.add_option("--draft-max", o.max_draft, "tokens per n-gram draft; 0 = no speculation")
-      ->check(CLI::Range(0, 8))
-      ->capture_default_str();
-}
-
 void add_serve(CLI::App& app, Options& o) {
   add_model(app, o, false);
   app.add_option("--host", o.host, "name or address to listen on")->capture_default_str();
@@ -289,13 +302,15 @@ void add_serve(CLI::App& app, Options& o) {
   app.add_option("--log-format", o.log_format, "of the access log")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+  add_dialogue(app, o);
   app.add_flag("--no-slots", o.no_slots, "no /slots");
   app.add_flag("--no-props", o.no_props, "no /props");
   app.add_flag("--no-metrics", o.no_metrics, "no /metrics");
   app.add_flag("--metrics")->description("accepted for llama.cpp's sake: metrics are on");
   app.add_flag("--slots")->description("likewise");
   app.add_flag("--props")->description("likewise");
-  app.add_flag("--jinja")->description("likewise");
+  app.add_option("--slot-save-path", o.slot_save_path,
+                 "folder for POST /slots/ID?action=save; without it, refused");
   add_serving_engine(app, o);
   add_sampling(app, o);
   add_engine(app, o);
@@ -309,6 +324,7 @@ void add_chat(CLI::App& app, Options& o) {
                  "most tokens of an answer; -1 = until the model stops")
       ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
   app.add_option("-s,--seed", o.seed, "seed of the sampler");
+  add_dialogue(app, o);
   add_serving_engine(app, o);
   add_sampling(app, o);
   add_engine(app, o);
@@ -316,11 +332,21 @@ void add_chat(CLI::App& app, Options& o) {
 }
 
 void add_config(CLI::App& app, Options& o) {
-  app.add_option("ACTION", o.config_action, "show: every option with its value and where it came from")
-      ->required()
-      ->check(CLI::IsMember({"show"}));
-  app.add_option("VERB", o.config_verb, "the verb whose options are meant")->capture_default_str();
-  app.add_flag("--json", o.json, "print one JSON object");
+  const auto action = [&](const char* name, const char* help) {
+    CLI::App* sub = app.add_subcommand(name, help);
+    sub->callback([&o, name] { o.config_action = name; });
+    return sub;
+  };
+  app.require_subcommand(1);
+  CLI::App* show = action("show", "every option of a verb with its value and where it came from");
+  show->add_option("VERB", o.config_verb, "the verb whose options are meant")->capture_default_str();
+  show->add_flag("--json", o.json, "print one JSON object");
+  constexpr const char* kKey = "an option's long name (every verb that has it), or VERB.NAME";
+  CLI::App* set = action("set", "write an option's value to the configuration file");
+  set->add_option("KEY", o.config_key, kKey)->required();
+  set->add_option("VALUE", o.config_value, "as on the command line; true or false for flags")->required();
+  CLI::App* unset = action("unset", "remove an option from the configuration file");
+  unset->add_option("KEY", o.config_key, kKey)->required();
 }
 
 void add_doctor(CLI::App& app, Options& o) {
@@ -341,6 +367,28 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
+// Gives the option these words, checked as those of the command line. Flags take true or false. Returns them
+// in the option's own spelling; throws kUsage, naming `source`.
+std::vector<std::string> checked_words(CLI::Option& option, const std::vector<std::string>& words,
+                                       const std::string& source) {
+  const bool is_flag = option.get_expected_max() == 0;
+  if (is_flag) {
+    const std::string word = words.empty() ? std::string() : words.front();
+    if (!is_true(word) && !is_false(word)) {
+      fail(Error::Kind::kUsage, "{}: {}: expected true or false, got \"{}\"", source,
+           option.get_name(false, false), word);
+    }
+    if (is_false(word)) return {"false"};
+  }
+  try {
+    for (const std::string& word : words) option.add_result(is_flag ? "true" : word);
+    option.run_callback();
+  } catch (const CLI::ParseError& error) {
+    fail(Error::Kind::kUsage, "{}: {}", source, error.what());
+  }
+  return is_flag ? std::vector<std::string>{"true"} : words;
+}
+
 // Gives an option that the command line does not name the value of the environment or the file.
 Setting apply_configuration(CLI::Option& option, const std::string& verb,
                             const Configuration& configuration) {
@@ -352,28 +400,35 @@ Setting apply_configuration(CLI::Option& option, const std::string& verb,
   }
   const auto value = configuration.find(verb, option.get_lnames());
   if (!value) return setting;
-  const bool is_flag = option.get_expected_max() == 0;
-  if (is_flag) {
-    const std::string& word = value->words.empty() ? std::string() : value->words.front();
-    if (!is_true(word) && !is_false(word)) {
-      fail(Error::Kind::kUsage, "{}: {}: expected true or false, got \"{}\"", value->source, setting.name,
-           word);
+  const std::vector<std::string> words = checked_words(option, value->words, value->source);
+  return {setting.name, joined(words), value->source};
+}
+
+// What `config set` and `config unset` are about, checked: the key becomes VERB.NAME or NAME in the option's
+// own spelling, a value must be one that the option takes.
+void check_configured(CLI::App& app, Options& o) {
+  const size_t dot = o.config_key.find('.');
+  const std::string verb = dot == std::string::npos ? "" : o.config_key.substr(0, dot);
+  const std::string wanted = dashed(dot == std::string::npos ? o.config_key : o.config_key.substr(dot + 1));
+  bool is_known = false;
+  for (CLI::App* sub : app.get_subcommands({})) {
+    if (!verb.empty() && sub->get_name() != verb) continue;
+    for (CLI::Option* option : sub->get_options()) {
+      const auto& names = option->get_lnames();
+      if (std::ranges::find(names, wanted) == names.end() || names.front() == "help") continue;
+      is_known = true;
+      if (o.config_action == "set") o.config_value = checked_words(*option, {o.config_value}, wanted).front();
     }
-    setting = {setting.name, is_true(word) ? "true" : "false", value->source};
-    if (is_false(word)) return setting;
   }
-  try {
-    for (const std::string& word : value->words) option.add_result(is_flag ? "true" : word);
-    option.run_callback();
-  } catch (const CLI::ParseError& error) {
-    fail(Error::Kind::kUsage, "{}: {}", value->source, error.what());
-  }
-  return {setting.name, joined(value->words), value->source};
+  if (!is_known)
+    fail(Error::Kind::kUsage, "config {}: no option is named \"{}\"", o.config_action, o.config_key);
+  o.config_key = (verb.empty() ? "" : verb + ".") + wanted;
 }
 
 void configure(CLI::App& app, Options& o) {
+  o.config_file = Configuration::user_path().string();
+  if (o.config_action == "set" || o.config_action == "unset") return check_configured(app, o);
   const Configuration configuration = Configuration::from_user();
-  o.config_file = configuration.file().empty() ? Configuration::user_path().string() : configuration.file();
   std::map<std::string, std::vector<std::string>> known;
   for (const CLI::App* sub : app.get_subcommands({})) {
     for (const CLI::Option* option : sub->get_options()) {

@@ -45,7 +45,11 @@ struct Options {
   std::optional<int64_t> top_k;
   std::optional<double> top_p;
   std::optional<double> min_p;
+  std::optional<double> typical_p;
+  std::optional<double> repeat_penalty, presence_penalty, frequency_penalty;
+  std::optional<int64_t> repeat_last_n;
   std::optional<uint64_t> seed;
+  std::string grammar, grammar_file, json_schema, json_schema_file;  // at most one of them
   bool ignore_eos = false;
   bool warm_up = false;
 
@@ -95,7 +99,11 @@ struct Options {
   bool process_output = false;
   std::string kl_base;
 
-  // serve and chat: the engine
+  // run, chat and serve: the dialogue format
+  bool jinja = false;  // the model's own template instead of the native format
+  std::string chat_template, chat_template_file;
+
+  // run, chat and serve: the engine
   int64_t parallel = 32;  // sequences at once
   int64_t max_queued = 256;
   int64_t cache_mib = 0;  // 0 = one full context, at least 256 MiB
@@ -104,6 +112,7 @@ struct Options {
   int64_t max_draft = 6;
   int64_t reasoning_budget = -1;
   // serve
+  std::string slot_save_path;
   std::string host = "127.0.0.1";
   int64_t port = 8080;
   std::vector<std::string> api_keys;
@@ -124,8 +133,9 @@ struct Options {
   // config
   std::string config_action;
   std::string config_verb = "serve";
-  std::vector<Setting> settings;  // of config_verb, filled by parse_options
-  std::string config_file;        // that was read, or where one would be
+  std::string config_key, config_value;  // of set and unset
+  std::vector<Setting> settings;         // of config_verb, filled by parse_options
+  std::string config_file;               // that was read, or where one would be
 
   // completions
   std::string shell;

@@ -1,10 +1,10 @@
-// --trace, --ops and --dump-plan around a session.
+// --trace, --ops and --dump-plan around a model that runs.
 #pragma once
 
 #include <memory>
 
 #include "cli/options.h"
-#include "engine/session.h"
+#include "models/model.h"
 #include "wrap/trace.h"
 
 namespace synod::cli {
@@ -16,11 +16,12 @@ class Profiler {
  public:
   Profiler(const Options& options, const Model& model, Backend& backend);
   Backend& backend() { return trace_ ? static_cast<Backend&>(*trace_) : backend_; }
-  // Prints the table, writes the trace, and exports the plan of one decode step.
-  void finish(const Session& session);
+  // Prints the table, writes the trace, and exports the plan of one decode step after `length` tokens.
+  void finish(int64_t length);
 
  private:
   const Options& options_;
+  const Model& model_;
   Backend& backend_;
   std::unique_ptr<Trace> trace_;
 };

@@ -1,178 +1,131 @@
+// One prompt, one answer, by the same engine and parsers that serve and chat use.
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
+#include "base/buffer.h"
 #include "base/log.h"
-#include "cli/profiling.h"
+#include "cli/answer.h"
 #include "cli/verbs.h"
-#include "engine/generate.h"
+#include "engine/grammar_constraint.h"
 
 namespace synod::cli {
 namespace {
 
-// Flags win over the model's generation_config.json; greedy when neither says anything, so that a run
-// repeats.
-SamplerOptions sampler_options(const Options& options, const Checkpoint& checkpoint) {
-  SamplerOptions s;
-  if (checkpoint.container() == Checkpoint::Container::kSafetensors) {
-    const nlohmann::json& config = checkpoint.generation_config();
-    const auto number = [&](const char* key, auto fallback) {
-      if (!config.is_object() || !config.contains(key) || !config[key].is_number()) return fallback;
-      return config[key].get<decltype(fallback)>();
-    };
-    s.temperature = number("temperature", s.temperature);
-    s.top_k = number("top_k", s.top_k);
-    s.top_p = number("top_p", s.top_p);
+// What --raw gives is the caller's own markup: special tokens in it count.
+GenerationRequest raw_request(const EngineBundle& bundle, const Options& options, const std::string& text) {
+  GenerationRequest request;
+  request.prompt = bundle.tokenizer->encode(text, true);
+  const auto& bos = bundle.tokenizer->data().bos;
+  if (bos && (request.prompt.empty() || request.prompt.front() != *bos)) {
+    request.prompt.insert(request.prompt.begin(), *bos);
   }
-  if (options.temperature) s.temperature = static_cast<float>(*options.temperature);
-  if (options.top_k) s.top_k = *options.top_k;
-  if (options.top_p) s.top_p = static_cast<float>(*options.top_p);
-  if (options.min_p) s.min_p = static_cast<float>(*options.min_p);
-  s.seed = options.seed.value_or(0);
-  s.check();
-  return s;
+  request.keep_special = true;
+  request.sampling = bundle.sampling;
+  request.max_tokens = options.max_tokens;
+  return request;
 }
 
-std::vector<int32_t> prompt_ids(const Options& options, const LoadedModel& loaded,
-                                const Tokenizer& tokenizer) {
+std::string text_or_file(const std::string& text, const std::string& file) {
+  return file.empty() ? text : read_text_file(file);
+}
+
+// Null without a grammar or schema.
+std::shared_ptr<const ConstraintFactory> constraint(const EngineBundle& bundle, const Options& options) {
+  int given = 0;
+  for (const std::string* source :
+       {&options.grammar, &options.grammar_file, &options.json_schema, &options.json_schema_file}) {
+    given += source->empty() ? 0 : 1;
+  }
+  if (given == 0) return nullptr;
+  if (given > 1) fail(Error::Kind::kUsage, "expected one grammar or schema, got {}", given);
+  const std::string grammar = text_or_file(options.grammar, options.grammar_file);
+  if (!grammar.empty()) return constrain(Grammar::from_gbnf(grammar, bundle.vocabulary));
+  const std::string schema = text_or_file(options.json_schema, options.json_schema_file);
+  return constrain(Grammar::from_json_schema(schema, bundle.vocabulary));
+}
+
+GenerationRequest make_request(const EngineBundle& bundle, const Options& options) {
   const std::string text = read_prompt(options);
+  GenerationRequest request;
   if (options.raw) {
-    // What --raw gives is the caller's own markup: special tokens in it count.
-    std::vector<int32_t> ids = tokenizer.encode(text, true);
-    const auto& bos = tokenizer.data().bos;
-    if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
-    return ids;
+    request = raw_request(bundle, options, text);
+  } else {
+    std::vector<ChatMessage> messages;
+    if (!options.system.empty()) messages.push_back({"system", options.system, ""});
+    messages.push_back({"user", text, ""});
+    request = chat_request(bundle, options, messages, options.reasoning == "on");
   }
-  std::vector<ChatMessage> messages;
-  if (!options.system.empty()) messages.push_back({"system", options.system, ""});
-  messages.push_back({"user", text, ""});
-  const DialogueOptions dialogue{.thinking = options.reasoning == "on"};
-  return encode_prompt(tokenizer, loaded.model->dialogue()->render(messages, dialogue));
+  request.sampling.seed = options.seed.value_or(0);
+  request.ignore_eos = options.ignore_eos;
+  request.constraint = constraint(bundle, options);
+  return request;
 }
 
-// Splits the streamed text at the reasoning markers. Markers may arrive in pieces, so a tail that could still
-// become one is held back.
-class ChannelSplitter {
- public:
-  ChannelSplitter(std::string open, std::string close, bool in_reasoning)
-      : open_(std::move(open)), close_(std::move(close)), in_reasoning_(in_reasoning) {}
-
-  template <typename Emit>  // emit(text, is_reasoning)
-  void push(const std::string& text, bool last, Emit&& emit) {
-    pending_ += text;
-    while (true) {
-      const std::string& marker = in_reasoning_ ? close_ : open_;
-      const size_t at = marker.empty() ? std::string::npos : pending_.find(marker);
-      if (at == std::string::npos) break;
-      if (at > 0) emit(pending_.substr(0, at), in_reasoning_);
-      pending_.erase(0, at + marker.size());
-      in_reasoning_ = !in_reasoning_;
-    }
-    const size_t keep = last ? 0 : held_back();
-    if (pending_.size() > keep) {
-      emit(pending_.substr(0, pending_.size() - keep), in_reasoning_);
-      pending_.erase(0, pending_.size() - keep);
-    }
+void print_json(const Answer& answer, double load_seconds) {
+  const Usage& usage = answer.finished.usage;
+  const Timings& timings = answer.finished.timings;
+  const int64_t computed = usage.prompt_tokens - usage.cached_tokens;
+  nlohmann::ordered_json calls = nlohmann::ordered_json::array();
+  for (const ParsedToolCall& call : answer.output.tool_calls) {
+    calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
   }
-
- private:
-  size_t held_back() const {
-    const std::string& marker = in_reasoning_ ? close_ : open_;
-    for (size_t n = std::min(marker.size() - (marker.empty() ? 0 : 1), pending_.size()); n > 0; --n) {
-      if (std::string_view(pending_).substr(pending_.size() - n) == std::string_view(marker).substr(0, n))
-        return n;
-    }
-    return 0;
-  }
-
-  std::string open_, close_, pending_;
-  bool in_reasoning_;
-};
-
-bool ends_with_open_channel(const std::string& prompt, std::string_view open) {
-  return !open.empty() && prompt.size() >= open.size() && std::string_view(prompt).ends_with(open);
+  const nlohmann::ordered_json object = {
+      {"schema_version", 1},
+      {"text", answer.output.content},
+      {"reasoning", answer.output.reasoning},
+      {"tool_calls", std::move(calls)},
+      {"ids", answer.ids},
+      {"finish_reason", name(answer.finished.reason)},
+      {"timings",
+       {{"load_ms", load_seconds * 1e3},
+        {"cache_n", usage.cached_tokens},
+        {"prompt_n", computed},
+        {"prompt_ms", timings.prompt_seconds * 1e3},
+        {"prompt_per_second", server::tokens_per_second(computed, timings.prompt_seconds)},
+        {"predicted_n", usage.completion_tokens},
+        {"predicted_ms", timings.decode_seconds * 1e3},
+        {"predicted_per_second",
+         server::tokens_per_second(usage.completion_tokens - 1, timings.decode_seconds)}}}};
+  std::printf("%s\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
 }  // namespace
 
 int run_verb(const Options& options) {
-  const auto start = std::chrono::steady_clock::now();
-  const LoadedModel loaded = load(options);
-  const Tokenizer tokenizer = load_tokenizer(*loaded.checkpoint);
-  const std::unique_ptr<Dialogue> dialogue = loaded.model->dialogue();
-  GenerateOptions generation;
-  generation.sampler = sampler_options(options, *loaded.checkpoint);
-  generation.sampler.suppress = suppressed_ids(*loaded.checkpoint, tokenizer);
-  generation.max_tokens = options.max_tokens;
-  generation.context_length = options.context_length;
-  generation.prefill_chunk = options.chunk;
-  if (!options.ignore_eos) generation.stop_ids = stop_ids(*loaded.checkpoint, tokenizer, *dialogue);
-  const std::vector<int32_t> prompt = prompt_ids(options, loaded, tokenizer);
-
-  Profiler profiler(options, *loaded.model, *loaded.backend);
-  Session session(*loaded.model, profiler.backend());
-  if (options.warm_up) session.warm_up();
-  const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
-  StreamDecoder decoder(tokenizer, /*keep_special=*/true);
-  const bool opened =
-      !options.raw && ends_with_open_channel(tokenizer.decode(prompt), dialogue->reasoning_open());
-  ChannelSplitter channels(options.raw ? "" : std::string(dialogue->reasoning_open()),
-                           options.raw ? "" : std::string(dialogue->reasoning_close()), opened);
-  std::string content, reasoning;
-  const bool tty = ::isatty(STDOUT_FILENO) == 1;
-  const auto emit = [&](const std::string& text, bool is_reasoning) {
-    (is_reasoning ? reasoning : content) += text;
-    // Reasoning is not the answer: it goes to stderr, dimmed on a terminal.
-    if (options.json || (is_reasoning && options.quiet)) return;
-    const bool dim = is_reasoning && tty;
-    std::FILE* out = is_reasoning ? stderr : stdout;
-    std::fprintf(out, "%s%s%s", dim ? "\x1b[2m" : "", text.c_str(), dim ? "\x1b[0m" : "");
-    std::fflush(out);
-  };
+  const std::unique_ptr<EngineBundle> bundle = load_engine(options);
+  GenerationRequest request = make_request(*bundle, options);
+  const auto n_prompt = static_cast<int64_t>(request.prompt.size());
+  AnswerPrinter printer(::isatty(STDOUT_FILENO) == 1, !options.quiet);
   std::optional<Progress> progress;
-  progress.emplace("prompt", static_cast<int64_t>(prompt.size()), "tokens");
-  const GenerateResult result = generate(
-      session, prompt, generation,
-      [&](int32_t token) {
-        progress.reset();
-        const std::string text = decoder.push(token);
-        if (!text.empty()) channels.push(text, false, emit);
-        return g_signal == 0;
-      },
-      [&](int64_t) {
-        progress->advance(options.chunk);
-        return g_signal == 0;
-      });
+  progress.emplace("prompt", n_prompt, "tokens");
+  int64_t done = 0;
+  AnswerEvents events;
+  events.prefill = [&](const PrefillEvent& event) {
+    if (progress) progress->advance(event.done - std::exchange(done, event.done));
+  };
+  events.output = [&](const OutputEvent& event) {
+    progress.reset();
+    if (!options.json) printer.show(event);
+  };
+  const Answer answer = generate_answer(*bundle, std::move(request), !options.raw, events);
   progress.reset();
-  channels.push(decoder.flush(), true, emit);
-  profiler.finish(session);
-
-  const auto predicted = static_cast<int64_t>(result.ids.size());
-  const auto rate = [](int64_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0.0; };
-  const double decode_rate = rate(predicted - 1, result.decode_seconds);
+  bundle->engine->stop();
+  bundle->profiler->finish(n_prompt + static_cast<int64_t>(answer.ids.size()));
   if (options.json) {
-    const nlohmann::ordered_json object = {
-        {"schema_version", 1},
-        {"text", content},
-        {"reasoning", reasoning},
-        {"ids", result.ids},
-        {"finish_reason", name(result.finish)},
-        {"timings",
-         {{"load_ms", load_seconds * 1e3},
-          {"prompt_n", result.prompt_tokens},
-          {"prompt_ms", result.prompt_seconds * 1e3},
-          {"prompt_per_second", rate(result.prompt_tokens, result.prompt_seconds)},
-          {"predicted_n", predicted},
-          {"predicted_ms", result.decode_seconds * 1e3},
-          {"predicted_per_second", decode_rate}}}};
-    std::printf("%s\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    print_json(answer, bundle->load_seconds);
   } else {
-    if (!content.empty() && content.back() != '\n') std::fputc('\n', stdout);
-    log_info("{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, {}", result.prompt_tokens,
-             rate(result.prompt_tokens, result.prompt_seconds), predicted, decode_rate, name(result.finish));
+    printer.end_line();
+    const Usage& usage = answer.finished.usage;
+    const Timings& timings = answer.finished.timings;
+    log_info("{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s, {}", usage.prompt_tokens,
+             server::tokens_per_second(usage.prompt_tokens - usage.cached_tokens, timings.prompt_seconds),
+             usage.completion_tokens,
+             server::tokens_per_second(usage.completion_tokens - 1, timings.decode_seconds),
+             name(answer.finished.reason));
   }
   return g_signal != 0 ? 128 + g_signal : 0;
 }

@@ -101,6 +101,10 @@ int serve_verb(const Options& options) {
   api_options.keys = keys;
   api_options.cors_origins = options.cors_origins;
   api_options.slots = !options.no_slots;
+  api_options.slot_save_path = options.slot_save_path;
+  if (!options.slot_save_path.empty() && !std::filesystem::is_directory(options.slot_save_path)) {
+    fail(Error::Kind::kNotFound, "--slot-save-path {}: there is no such folder", options.slot_save_path);
+  }
   api_options.props = !options.no_props;
   api_options.metrics = !options.no_metrics;
   api_options.ping_interval = from_seconds(options.ping_seconds);

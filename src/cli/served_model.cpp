@@ -4,8 +4,9 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/buffer.h"
 #include "base/log.h"
-#include "engine/memory_plan.h"
+#include "models/template_dialogue.h"
 
 namespace synod::cli {
 namespace {
@@ -27,6 +28,38 @@ int64_t parameter_count(const Checkpoint& checkpoint) {
   return n;
 }
 
+// The user's template, "" without one.
+std::string own_template(const Options& options) {
+  if (options.chat_template.empty() && options.chat_template_file.empty()) return "";
+  if (!options.chat_template.empty() && !options.chat_template_file.empty()) {
+    fail(Error::Kind::kUsage, "expected one of --chat-template and --chat-template-file, got both");
+  }
+  const bool is_file = !options.chat_template_file.empty();
+  std::string text = is_file ? read_text_file(options.chat_template_file) : options.chat_template;
+  if (text.find('{') == std::string::npos) {
+    fail(Error::Kind::kUsage,
+         "--chat-template{}: expected a Jinja template, got text without any {{{{ or {{%",
+         is_file ? "-file" : "");
+  }
+  return text;
+}
+
+std::unique_ptr<Dialogue> dialogue(const Options& options, const LoadedModel& loaded,
+                                   const Tokenizer& tokenizer) {
+  return choose_dialogue(*loaded.checkpoint, loaded.model->dialogue(), tokenizer,
+                         options.jinja ? DialogueSource::kTemplate : DialogueSource::kNative,
+                         own_template(options));
+}
+
+// Touches the weights and what the backend builds at its first step; leaves nothing in the cache.
+void warm_up(Engine& engine) {
+  GenerationRequest request;
+  request.prompt = {0};
+  request.max_tokens = 1;
+  request.cache_prompt = false;
+  engine.generate(std::move(request));
+}
+
 }  // namespace
 
 SamplerOptions sampling_defaults(const Options& options, const Checkpoint& checkpoint) {
@@ -40,10 +73,18 @@ SamplerOptions sampling_defaults(const Options& options, const Checkpoint& check
   take("general.sampling.top_k", "top_k", s.top_k);
   take("general.sampling.top_p", "top_p", s.top_p);
   take("general.sampling.min_p", "min_p", s.min_p);
-  if (options.temperature) s.temperature = static_cast<float>(*options.temperature);
-  if (options.top_k) s.top_k = *options.top_k;
-  if (options.top_p) s.top_p = static_cast<float>(*options.top_p);
-  if (options.min_p) s.min_p = static_cast<float>(*options.min_p);
+  const auto set = [](const auto& flag, auto& value) {
+    if (flag) value = static_cast<std::decay_t<decltype(value)>>(*flag);
+  };
+  set(options.temperature, s.temperature);
+  set(options.top_k, s.top_k);
+  set(options.top_p, s.top_p);
+  set(options.min_p, s.min_p);
+  set(options.typical_p, s.typical_p);
+  set(options.repeat_penalty, s.repetition_penalty);
+  set(options.repeat_last_n, s.repeat_last_n);
+  set(options.presence_penalty, s.presence_penalty);
+  set(options.frequency_penalty, s.frequency_penalty);
   s.check();
   return s;
 }
@@ -54,7 +95,7 @@ std::unique_ptr<EngineBundle> load_engine(const Options& options) {
   bundle->loaded = load(options);
   const LoadedModel& loaded = bundle->loaded;
   bundle->tokenizer = std::make_unique<Tokenizer>(load_tokenizer(*loaded.checkpoint));
-  bundle->dialogue = loaded.model->dialogue();
+  bundle->dialogue = dialogue(options, loaded, *bundle->tokenizer);
   bundle->stop_ids = stop_ids(*loaded.checkpoint, *bundle->tokenizer, *bundle->dialogue);
   bundle->sampling = sampling_defaults(options, *loaded.checkpoint);
   bundle->vocabulary = Vocabulary::from_tokenizer(*bundle->tokenizer, bundle->stop_ids);
@@ -69,7 +110,10 @@ std::unique_ptr<EngineBundle> load_engine(const Options& options) {
   engine.max_draft = options.max_draft;
   engine.cache_dir = options.cache_dir;
   engine.cache_dir_bytes = options.cache_dir_mib << 20;
-  bundle->engine = std::make_unique<Engine>(*loaded.model, *loaded.backend, *bundle->tokenizer, engine);
+  bundle->profiler = std::make_unique<Profiler>(options, *loaded.model, *loaded.backend);
+  bundle->engine =
+      std::make_unique<Engine>(*loaded.model, bundle->profiler->backend(), *bundle->tokenizer, engine);
+  if (options.warm_up) warm_up(*bundle->engine);
   bundle->load_seconds = seconds_since(start);
   return bundle;
 }
@@ -89,7 +133,8 @@ server::ServedModel served_model(const EngineBundle& bundle, const Options& opti
   std::transform(m.quantization.begin(), m.quantization.end(), m.quantization.begin(),
                  [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
   m.family = m.info.architecture;
-  m.chat_template = checkpoint.chat_template().value_or("");
+  const std::string own = own_template(options);
+  m.chat_template = own.empty() ? checkpoint.chat_template().value_or("") : own;
   m.file_bytes = checkpoint.data_bytes();
   m.n_parameters = parameter_count(checkpoint);
   m.created = server::unix_seconds();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/profiling.h"
 #include "cli/verbs.h"
 #include "engine/engine.h"
 #include "models/dialogue.h"
@@ -20,6 +21,7 @@ struct EngineBundle {
   SamplerOptions sampling;  // what a request without sampling fields gets
   std::shared_ptr<const Vocabulary> vocabulary;
   double load_seconds = 0.0;
+  std::unique_ptr<Profiler> profiler;  // between engine and backend
   std::unique_ptr<Engine> engine;
 };
 

@@ -10,7 +10,6 @@
 
 #include "base/log.h"
 #include "engine/engine_core.h"
-#include "kv/cache_geometry.h"
 
 namespace synod {
 namespace {
@@ -19,16 +18,6 @@ constexpr int64_t kLeastCacheBytes = int64_t{256} << 20;
 
 void check_positive(const char* what, int64_t value, int64_t least) {
   if (value < least) fail(Error::Kind::kUsage, "engine: {} must be at least {}, got {}", what, least, value);
-}
-
-// Windowed groups keep every row of a forward call until it is over.
-int64_t step_bytes(const CacheSpec& spec, int64_t n_tokens) {
-  int64_t sum = 0;
-  for (const RowGroup& group : spec.groups) {
-    if (group.window == 0) continue;
-    sum += page_count(group, n_tokens) * group.page_bytes() * static_cast<int64_t>(group.layers.size());
-  }
-  return sum;
 }
 
 EngineOptions complete(EngineOptions options, const Model& model) {
@@ -43,9 +32,8 @@ EngineOptions complete(EngineOptions options, const Model& model) {
   options.max_draft = std::min(options.max_draft, kMostDraft);
   if (options.context_length == 0) options.context_length = model.info().context_length;
   if (options.cache_bytes == 0) {
-    const CacheSpec& spec = model.cache_spec();
-    const int64_t one = spec.bytes(options.context_length) + step_bytes(spec, options.step_tokens);
-    options.cache_bytes = std::max(one, kLeastCacheBytes);
+    options.cache_bytes =
+        std::max(model.cache_spec().bytes(options.context_length, options.step_tokens), kLeastCacheBytes);
   }
   return options;
 }
@@ -89,7 +77,9 @@ struct Engine::Impl {
   }
 
   void loop() {
-    while (take_work()) {
+    while (true) {
+      const auto start = EngineClock::now();
+      if (!take_work()) break;
       bool busy = false;
       try {
         busy = core.step();
@@ -97,7 +87,11 @@ struct Engine::Impl {
         core.fail_all(FailedEvent::Cause::kError, std::string("the engine's step failed: ") + e.what());
       }
       finish_step();
-      if (!busy) wait();
+      if (busy) {
+        core.count_round(EngineClock::now() - start);
+      } else {
+        wait();
+      }
     }
     core.fail_all(FailedEvent::Cause::kDrained, "the engine was stopped");
     finish_step();

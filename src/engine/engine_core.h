@@ -46,6 +46,8 @@ class EngineCore {
 
   // Deadlines, admission, one forward call, its tokens. False when there was nothing to run.
   bool step();
+  // How long the round took in which step() ran: what came in before it and went out after it included.
+  void count_round(EngineClock::duration round);
   bool idle() const { return requests_.empty(); }
   int64_t n_queued() const { return scheduler_.n_queued(); }
   // When step() should be called though nothing arrives: the next deadline.

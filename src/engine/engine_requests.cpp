@@ -27,6 +27,18 @@ void check_ids(const char* what, std::span<const int32_t> ids, int64_t vocab_siz
 
 }  // namespace
 
+std::string_view name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
 void check_stops(const std::vector<std::string>& stops) {
   constexpr size_t kMaxStops = 64, kMaxStopBytes = 4096;
   if (stops.size() > kMaxStops) refuse("stop: at most {} strings, got {}", kMaxStops, stops.size());
@@ -166,10 +178,7 @@ bool EngineCore::admit(Scheduler::Id id) {
   Request& request = *run.request;
   const auto n = static_cast<int64_t>(run.choice->ids().size());
   std::optional<SequenceId> resumed;
-  if (request.spec.cache_prompt) {
-    ++totals_.prefix_lookups_total;
-    resumed = index_.resume(run.choice->ids(), n - 1);
-  }
+  if (request.spec.cache_prompt) resumed = index_.resume(run.choice->ids(), n - 1);
   const SequenceId sequence = resumed ? *resumed : cache_.create();
   const int64_t length = cache_.length(sequence);
   const int64_t more = cache_.spec().bytes(n + 1) - cache_.spec().bytes(length);
@@ -179,6 +188,7 @@ bool EngineCore::admit(Scheduler::Id id) {
   }
   run.sequence = sequence;
   scheduler_.admit(id, n - length);
+  if (request.spec.cache_prompt) ++totals_.prefix_lookups_total;
   if (resumed) ++totals_.prefix_hits_total;
   if (request.started) return true;  // preempted before
   request.started = true;

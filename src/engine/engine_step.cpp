@@ -58,8 +58,11 @@ bool EngineCore::step() {
   totals_.prompt_tokens_total += prefill_tokens;
   (prefill_tokens > 0 ? totals_.prompt_seconds_total : totals_.decode_seconds_total) += total;
   totals_.forward_seconds_total += forward_seconds_;
-  totals_.overhead_seconds_total += total - forward_seconds_;
   return true;
+}
+
+void EngineCore::count_round(EngineClock::duration round) {
+  totals_.overhead_seconds_total += std::chrono::duration<double>(round).count() - forward_seconds_;
 }
 
 void EngineCore::plan_drafts() {
@@ -85,15 +88,16 @@ std::vector<EngineCore::Work> EngineCore::reserve_work() {
   for (const Scheduler::Item& item : scheduler_.plan()) {
     // Others may have been preempted or failed while room was made.
     if (!scheduler_.contains(item.id) || scheduler_.state(item.id) == Scheduler::State::kQueued) continue;
-    if (!reserve(item.id, item.n_tokens, work)) continue;
+    const int64_t n_tokens = reserve(item.id, item.n_tokens, work);  // may be fewer than planned
+    if (n_tokens == 0) continue;
     Run& run = run_of(item.id);
     const auto known = static_cast<int64_t>(run.choice->ids().size());
     const int64_t first = cache_.length(run.sequence);
     work.push_back({.id = item.id,
                     .run = &run,
-                    .n_tokens = item.n_tokens,
-                    .n_drafted = item.is_prefill ? 0 : item.n_tokens - 1,
-                    .reaches_end = first + item.n_tokens >= known,
+                    .n_tokens = n_tokens,
+                    .n_drafted = item.is_prefill ? 0 : n_tokens - 1,
+                    .reaches_end = first + n_tokens >= known,
                     .first_row = 0});
   }
   // A request that failed for want of memory took its other choices with it.
@@ -102,8 +106,8 @@ std::vector<EngineCore::Work> EngineCore::reserve_work() {
 }
 
 // Room for the tokens: for fewer of a prompt when memory is short (windowed groups keep all rows of a call
-// until it is over), then at the cost of the youngest. Returns how many have room; 0 = this entry does not
-// run in this step.
+// until it is over), without drafts, then at the cost of the youngest. Returns how many have room; 0 = this
+// entry does not run in this step.
 int64_t EngineCore::reserve(Scheduler::Id id, int64_t n_tokens, std::vector<Work>& work) {
   const bool prefill = scheduler_.state(id) == Scheduler::State::kPrefill;
   while (true) {
@@ -114,6 +118,10 @@ int64_t EngineCore::reserve(Scheduler::Id id, int64_t n_tokens, std::vector<Work
       if (error.kind() != Error::Kind::kNoMemory) throw;
       if (prefill && n_tokens > kLeastChunk) {
         n_tokens = std::max(n_tokens / 2, kLeastChunk);
+        continue;
+      }
+      if (!prefill && n_tokens > 1) {
+        n_tokens = 1;
         continue;
       }
       const std::optional<Scheduler::Id> victim = scheduler_.preemption_victim(id);

@@ -48,7 +48,7 @@ MemoryPlan plan_memory(const Model& model, int64_t context_length, int64_t chunk
   plan.chunk = std::clamp<int64_t>(chunk, 1, plan.context_length);
   plan.weight_bytes = model.weights().bytes();
   plan.bytes_per_token = model.weights().bytes_per_token(model.info().n_experts_used);
-  plan.cache_bytes = model.cache_spec().bytes(plan.context_length);
+  plan.cache_bytes = model.cache_spec().bytes(plan.context_length, plan.chunk);
   DryRun prefill;
   dry_forward(model, prefill, plan.context_length - plan.chunk, plan.chunk);
   DryRun decode;

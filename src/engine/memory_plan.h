@@ -12,7 +12,7 @@ struct MemoryPlan {
   int64_t context_length = 0;   // tokens
   int64_t chunk = 0;            // tokens per forward call
   int64_t weight_bytes = 0;     // mapped from the file on a CPU
-  int64_t cache_bytes = 0;      // one sequence of context_length tokens
+  int64_t cache_bytes = 0;      // one sequence of context_length tokens, during the largest call
   int64_t scratch_bytes = 0;    // activations
   int64_t n_ops = 0;            // of one decode step
   int64_t bytes_per_token = 0;  // weights read per decoded token

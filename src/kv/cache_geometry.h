@@ -35,11 +35,12 @@ inline int64_t first_page_kept(const RowGroup& group, int64_t length) {
   return first_page_read(group, std::max<int64_t>(0, length - kRollbackSlack));
 }
 
-// Most pages that a sequence of up to `n_tokens` tokens keeps, wherever its window lies on page borders.
-inline int64_t most_pages(const RowGroup& group, int64_t n_tokens) {
+// Most pages that a sequence of up to `n_tokens` tokens keeps while calls of `n_call` tokens run, wherever
+// its window lies on page borders: windowed groups keep every row of a call until it is over.
+inline int64_t most_pages(const RowGroup& group, int64_t n_tokens, int64_t n_call) {
   const int64_t all = page_count(group, n_tokens);
   if (group.window == 0) return all;
-  const int64_t kept_rows = group.window + divide_up(kRollbackSlack, group.tokens_per_row);
+  const int64_t kept_rows = group.window + divide_up(kRollbackSlack + n_call - 1, group.tokens_per_row);
   return std::min(all, divide_up(kept_rows - 1, group.rows_per_page) + 1);
 }
 

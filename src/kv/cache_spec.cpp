@@ -31,10 +31,11 @@ RowGroup make_group(RowGroup group) {
   return group;
 }
 
-int64_t CacheSpec::bytes(int64_t n_tokens) const {
+int64_t CacheSpec::bytes(int64_t n_tokens, int64_t n_call) const {
   int64_t sum = 0;
   for (const RowGroup& group : groups) {
-    sum += most_pages(group, n_tokens) * group.page_bytes() * static_cast<int64_t>(group.layers.size());
+    sum +=
+        most_pages(group, n_tokens, n_call) * group.page_bytes() * static_cast<int64_t>(group.layers.size());
   }
   return sum;
 }

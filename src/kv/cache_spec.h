@@ -35,8 +35,9 @@ RowGroup make_group(RowGroup group);
 struct CacheSpec {
   std::vector<RowGroup> groups;
 
-  // Bytes of one sequence of `n_tokens` tokens, all groups and layers, rounded up to pages.
-  int64_t bytes(int64_t n_tokens) const;
+  // Most bytes of one sequence of up to `n_tokens` tokens that grows by calls of `n_call`, all groups and
+  // layers, rounded up to pages.
+  int64_t bytes(int64_t n_tokens, int64_t n_call = 1) const;
   std::string describe() const;  // one line per group
 };
 

@@ -85,6 +85,8 @@ struct PromptPiece {
   bool is_markup = false;
 };
 
+class ToolGrammar;
+
 // Collects pieces; neighbours of one kind become one piece, so that they are tokenized as one text.
 class PromptBuilder {
  public:
@@ -114,6 +116,8 @@ class Dialogue {
   virtual std::unique_ptr<OutputParser> output_parser(const Tokenizer& tokenizer,
                                                       std::span<const int32_t> prompt,
                                                       const OutputParserOptions& options) const = 0;
+  // The family's tool calls as a grammar; null where it has none.
+  virtual const ToolGrammar* tool_grammar() const { return nullptr; }
 };
 
 // Ids of a prompt. `parse_all` is the opt-in that lets special tokens in messages count, as in a raw

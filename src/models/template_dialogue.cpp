@@ -163,6 +163,11 @@ class TemplateDialogue final : public Dialogue {
     return native_ != nullptr ? native_->reasoning_close() : "";
   }
 
+  // The family's parser reads what the model writes, so calls are demanded in the family's notation too.
+  const ToolGrammar* tool_grammar() const override {
+    return native_ != nullptr ? native_->tool_grammar() : nullptr;
+  }
+
   std::unique_ptr<OutputParser> output_parser(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                                               const OutputParserOptions& options) const override {
     if (native_ != nullptr) return native_->output_parser(tokenizer, prompt, options);

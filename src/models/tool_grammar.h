@@ -1,5 +1,5 @@
-// A family's tool calls as a grammar, so that a call can be demanded or held to its schema. A dialogue whose
-// family has such a grammar also derives from ToolGrammar.
+// A family's tool calls as a grammar, so that a call can be demanded or held to its schema
+// (Dialogue::tool_grammar).
 //
 // The other shape, one grammar of JSON for all families, would force models into a notation that they were
 // not trained to write.

@@ -1,5 +1,6 @@
 #include "server/api.h"
 
+#include <array>
 #include <fstream>
 
 #include "base/log.h"
@@ -79,8 +80,9 @@ std::vector<std::string> read_key_file(const std::string& path) {
   return keys;
 }
 
-const std::vector<Api::Route>& Api::routes() {
-  static const std::vector<Route> kRoutes = {
+std::span<const Api::Route> Api::routes() {
+  // Not destroyed at exit, where a server that is still running may ask.
+  static constexpr auto kRoutes = std::to_array<Route>({
       {"GET", "/", &Api::root, true},
       {"GET", "/health", &Api::health, true},
       {"GET", "/v1/health", &Api::health, true},
@@ -90,6 +92,7 @@ const std::vector<Api::Route>& Api::routes() {
       {"GET", "/metrics", &Api::metrics},
       {"GET", "/props", &Api::props},
       {"GET", "/slots", &Api::slots},
+      {"POST", "/slots/*", &Api::slot_action},
       {"GET", "/models", &Api::models},
       {"GET", "/v1/models", &Api::models},
       {"GET", "/v1/models/*", &Api::one_model},
@@ -120,7 +123,6 @@ const std::vector<Api::Route>& Api::routes() {
       {"POST", "/rerank", &Api::not_supported},
       {"POST", "/v1/rerank", &Api::not_supported},
       {"POST", "/lora-adapters", &Api::not_supported},
-      {"POST", "/slots/*", &Api::not_supported},
       {"POST", "/api/embed", &Api::not_supported},
       {"POST", "/api/embeddings", &Api::not_supported},
       {"POST", "/api/pull", &Api::not_supported},
@@ -128,7 +130,7 @@ const std::vector<Api::Route>& Api::routes() {
       {"POST", "/api/create", &Api::not_supported},
       {"POST", "/api/copy", &Api::not_supported},
       {"DELETE", "/api/delete", &Api::not_supported},
-  };
+  });
   return kRoutes;
 }
 

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,6 +27,7 @@ struct ApiOptions {
   std::vector<std::string> keys;          // empty = everyone may call
   std::vector<std::string> cors_origins;  // "*" = all; empty = pages of other origins are refused
   bool slots = true;                      // GET /slots
+  std::string slot_save_path;             // folder of POST /slots/ID?action=save; "" = refused
   bool props = true;                      // GET /props
   bool metrics = true;                    // GET /metrics
   std::chrono::milliseconds ping_interval{15'000};
@@ -81,7 +83,7 @@ class Api {
     void (Api::*handle)(const HttpRequest&, const Reply&);
     bool is_open = false;  // needs no key
   };
-  static const std::vector<Route>& routes();
+  static std::span<const Route> routes();
   static const Route* find_route(std::string_view method, std::string_view path, std::string& allowed);
 
   std::optional<std::pair<HttpHead, std::string>> admit(const HttpRequest& request) const;
@@ -99,6 +101,7 @@ class Api {
   void metrics(const HttpRequest&, const Reply&);
   void props(const HttpRequest&, const Reply&);
   void slots(const HttpRequest&, const Reply&);
+  void slot_action(const HttpRequest&, const Reply&);
   void models(const HttpRequest&, const Reply&);
   void one_model(const HttpRequest&, const Reply&);
   void tokenize(const HttpRequest&, const Reply&);
@@ -140,11 +143,12 @@ class Api {
 
   ApiOptions options_;
   Metrics metrics_;
+  std::unique_ptr<SlotBook> slots_;  // runs in tasks_ refer to it
   TaskQueue tasks_;
   std::function<int64_t()> n_connections_;
   std::unique_ptr<ServedModel> model_;
   Generator* generator_ = nullptr;
-  std::atomic<bool> is_loaded_{false};  // model_ and generator_ are set
+  std::atomic<bool> is_loaded_{false};  // model_, generator_ and slots_ are set
   std::atomic<bool> is_draining_{false};
 
   // Compiled grammars, most recently used first: their masks are cached inside, so that the second request of

@@ -28,6 +28,7 @@ void Api::attach(ServedModel model, Generator& generator) {
   model_ = std::make_unique<ServedModel>(std::move(model));
   generator_ = &generator;
   grammars_->set_vocabulary(model_->vocabulary);
+  slots_ = std::make_unique<SlotBook>(generator.stats().max_sequences);
   is_loaded_ = true;
 }
 
@@ -82,7 +83,7 @@ std::shared_ptr<const ConstraintFactory> Api::chat_constraint(const ChatRequest&
   if (!is_held || (!is_forced && request.parameters.format.kind != ResponseFormat::Kind::kText)) {
     return constraint(request.parameters.format);
   }
-  const auto* family = dynamic_cast<const ToolGrammar*>(model_->dialogue);
+  const ToolGrammar* family = model_->dialogue->tool_grammar();
   if (family == nullptr) {
     if (is_forced) bad_field("tool_choice", "this model's dialogue format has no grammar of calls; use auto");
     return constraint(request.parameters.format);
@@ -138,6 +139,8 @@ void Api::launch(const HttpRequest& http, const Reply& reply, RunPlan plan) {
   plan.request_id = http.id;
   plan.style = error_style(http.path);
   plan.ping_interval = options_.ping_interval;
+  plan.slot = slots_->claim(plan.parameters.slot);
+  if (plan.slot != nullptr) plan.slot->ids = plan.generations.front().prompt;
   GenerationRun::launch({*generator_, *model_->tokenizer, tasks_, metrics_}, std::move(plan), reply);
 }
 

@@ -1,8 +1,25 @@
-// Routes that tell: health, models, properties, tokens.
+// Routes that tell: health, models, properties, slots, tokens.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
 #include "server/api.h"
 #include "server/ollama.h"
 
 namespace synod::server {
+namespace {
+
+// A name in one folder, whatever the file system.
+bool is_plain_file_name(std::string_view name) {
+  constexpr size_t kLongest = 128;
+  if (name.empty() || name.size() > kLongest || name.front() == '.') return false;
+  return std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
+  });
+}
+
+}  // namespace
 
 void Api::root(const HttpRequest&, const Reply& reply) {
   HttpHead head;
@@ -121,6 +138,64 @@ void Api::slots(const HttpRequest&, const Reply& reply) {
     list.push_back({{"id", list.size()}, {"n_ctx", model_->context_length}, {"is_processing", false}});
   }
   reply->send({}, dump(list));
+}
+
+void Api::slot_action(const HttpRequest& http, const Reply& reply) {
+  if (!options_.slots) throw ApiError(404, "slots are turned off");
+  const std::string_view number = std::string_view(http.path).substr(std::string_view("/slots/").size());
+  int64_t slot = -1;
+  const auto [end, failure] = std::from_chars(number.data(), number.data() + number.size(), slot);
+  if (failure != std::errc() || end != number.data() + number.size() || slot < 0 || slot >= slots_->size()) {
+    throw ApiError(404, fmt::format("slots are 0 to {}, got {}", slots_->size() - 1, shown(Json(number))));
+  }
+  if (http.query == "action=erase") {
+    return reply->send({}, dump({{"id_slot", slot}, {"n_erased", slots_->replace(slot, {}).size()}}));
+  }
+  const bool saves = http.query == "action=save";
+  if (!saves && http.query != "action=restore") {
+    throw ApiError(400, fmt::format("action must be save, restore or erase, got {}", shown(Json(http.query))),
+                   "action");
+  }
+  if (options_.slot_save_path.empty()) {
+    throw ApiError(501, "this server keeps no files of slots; start it with --slot-save-path", "",
+                   "not_supported");
+  }
+  const Json body = parse_json(http.body);
+  const std::string name = Fields(body).require_text("filename");
+  if (!is_plain_file_name(name)) {
+    bad_field("filename",
+              "expected 1 to 128 letters, digits, \".\", \"-\" or \"_\", not beginning with \".\", got {}",
+              shown(Json(name)));
+  }
+  const std::filesystem::path file = std::filesystem::path(options_.slot_save_path) / name;
+  const auto start = std::chrono::steady_clock::now();
+  int64_t n_tokens = 0;
+  if (saves) {
+    n_tokens = generator_->save(slots_->ids(slot), file);
+    if (n_tokens == 0) {
+      throw ApiError(409, fmt::format("slot {} has no text whose rows are still in memory", slot), "",
+                     "slot_empty");
+    }
+  } else {
+    std::vector<int32_t> ids;
+    try {
+      ids = generator_->restore(file);
+    } catch (const Error& error) {
+      if (error.kind() == Error::Kind::kBadFile) throw ApiError(400, error.what(), "filename");
+      throw;
+    }
+    n_tokens = static_cast<int64_t>(ids.size());
+    slots_->replace(slot, std::move(ids));
+  }
+  const double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  std::error_code ignored;
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(file, ignored));
+  reply->send({}, dump({{"id_slot", slot},
+                        {"filename", name},
+                        {saves ? "n_saved" : "n_restored", n_tokens},
+                        {saves ? "n_written" : "n_read", bytes},
+                        {"timings", {{saves ? "save_ms" : "restore_ms", ms}}}}));
 }
 
 void Api::tokenize(const HttpRequest& http, const Reply& reply) {

@@ -41,6 +41,7 @@ struct Completion {
   std::string id;       // with the API's prefix
   int64_t created = 0;  // seconds since 1970
   std::string model;
+  int64_t slot = -1;  // as llama.cpp's clients number them
   std::vector<Choice> choices;
   Usage usage;      // live; final with the last event
   Timings timings;  // likewise

@@ -13,6 +13,10 @@ class EngineGenerator final : public Generator {
     return [handle = engine_.submit(std::move(request), std::move(sink))] { handle.cancel(); };
   }
   EngineStats stats() const override { return engine_.stats(); }
+  int64_t save(std::vector<int32_t> ids, const std::filesystem::path& path) override {
+    return engine_.save(std::move(ids), path);
+  }
+  std::vector<int32_t> restore(const std::filesystem::path& path) override { return engine_.restore(path); }
 
  private:
   Engine& engine_;

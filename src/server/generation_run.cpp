@@ -17,6 +17,7 @@ GenerationRun::GenerationRun(const Services& services, RunPlan plan, std::shared
   completion_.id = random_id(plan_.id_prefix);
   completion_.created = unix_seconds();
   completion_.model = plan_.model;
+  completion_.slot = plan_.slot == nullptr ? -1 : plan_.slot->slot();
   for (const GenerationRequest& generation : plan_.generations) {
     for (int64_t c = 0; c < generation.n; ++c) {
       Writer writer;
@@ -162,6 +163,7 @@ void GenerationRun::tokens(const TokensEvent& event, size_t generation, Clock::t
   for (const TokenInfo& token : event.tokens) {
     ++state.n_tokens;
     ++completion_.usage.completion_tokens;
+    if (choice == 0 && plan_.slot != nullptr) plan_.slot->ids.push_back(token.id);
     if (plan_.parameters.return_tokens) state.ids.push_back(token.id);
     if (writer.parser) {
       push_token(choice, token, out);
@@ -329,6 +331,7 @@ void GenerationRun::generation_over(const Usage& usage, const Timings& timings, 
   final_timings_.prompt_seconds += timings.prompt_seconds;
   final_timings_.decode_seconds = std::max(final_timings_.decode_seconds, timings.decode_seconds);
   if (++n_over_ < plan_.generations.size()) return;
+  plan_.slot.reset();  // before the reply: the client may ask for it at once
   completion_.usage = final_usage_;
   completion_.timings = final_timings_;
   services_.metrics.request_seconds.observe(std::chrono::duration<double>(time - arrival_).count());
@@ -353,6 +356,7 @@ void GenerationRun::generation_over(const Usage& usage, const Timings& timings, 
 
 void GenerationRun::failed(const FailedEvent& event, std::string& out) {
   is_done_ = true;
+  plan_.slot.reset();
   ApiError error(500, event.message);
   if (event.cause == FailedEvent::Cause::kDeadline) {
     error = ApiError(504, event.message, "", "timeout");

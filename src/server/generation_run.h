@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/parameters.h"
+#include "server/slot_book.h"
 #include "server/task_queue.h"
 
 namespace synod::server {
@@ -28,6 +30,9 @@ class Generator {
   // As Engine::submit. Returns what cancels the request.
   virtual std::function<void()> submit(GenerationRequest request, EventSink sink) = 0;
   virtual EngineStats stats() const = 0;
+  // As Engine::save and Engine::restore.
+  virtual int64_t save(std::vector<int32_t> ids, const std::filesystem::path& path) = 0;
+  virtual std::vector<int32_t> restore(const std::filesystem::path& path) = 0;
 };
 
 // Everything a run needs, prepared by the handler.
@@ -43,6 +48,7 @@ struct RunPlan {
   std::string request_id;
   ErrorStyle style = ErrorStyle::kOpenAi;
   std::chrono::milliseconds ping_interval{15'000};
+  std::unique_ptr<SlotBook::Claim> slot;  // of the first choice of the first prompt; may be null
 };
 
 class GenerationRun : public std::enable_shared_from_this<GenerationRun> {

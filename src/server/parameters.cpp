@@ -204,9 +204,8 @@ void read_local_extras(const Fields& fields, const RequestLimits& limits, Parame
     out.top_logprobs = *n;
   }
   fields.integer("n_keep", -1, kMaxTokensLimit);  // nothing is ever shifted out of the context
-  if (const auto slot = fields.integer("id_slot", -1, kMaxTokensLimit); slot && *slot >= 0) {
-    fields.refuse("id_slot",
-                  "requests have no fixed slot here; the prefix cache finds equal beginnings by itself");
+  if (const auto slot = fields.integer("id_slot", -1, limits.max_choices - 1); slot && *slot >= 0) {
+    out.slot = *slot;
   }
   out.cache_prompt = fields.boolean("cache_prompt").value_or(out.cache_prompt);
   out.return_tokens =

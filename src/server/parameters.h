@@ -39,6 +39,7 @@ struct Parameters {
   int64_t top_logprobs = 0;
   bool return_tokens = false;
   bool cache_prompt = true;
+  std::optional<int64_t> slot;  // where llama.cpp's clients look for the text later
   ResponseFormat format;
 
   bool stream = false;
@@ -57,7 +58,7 @@ struct Parameters {
 // What the readers must know of the server.
 struct RequestLimits {
   const Tokenizer& tokenizer;
-  int64_t max_choices = 8;  // n
+  int64_t max_choices = 8;  // n, and slots
   SamplerOptions sampling;  // defaults
   bool thinking = false;
 };

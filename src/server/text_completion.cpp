@@ -206,7 +206,7 @@ class NativeCompletionFormat final : public ReplyFormat {
     Json data = {{"index", index},
                  {"content", is_stream ? "" : choice.content},
                  {"tokens", parameters_.return_tokens ? Json(choice.ids) : Json::array()},
-                 {"id_slot", -1},
+                 {"id_slot", c.slot},
                  {"stop", true},
                  {"model", c.model},
                  {"tokens_predicted", choice.n_tokens},

@@ -176,6 +176,46 @@ TEST(Cli, ConvertedCheckpointsGiveTheSameLogitsAndFilesAreNotOverwrittenUnasked)
   }
 }
 
+TEST(Cli, RunAnswersInAGrammarOrSchema) {
+  const ProcessResult grammar =
+      synod_run({"run", "-q", "-p", "Define hope.", "--grammar", "root ::= \"yes\" | \"no\""});
+  EXPECT_EQ(grammar.code, 0) << grammar.err;
+  EXPECT_TRUE(grammar.out == "yes\n" || grammar.out == "no\n") << grammar.out;
+  const ProcessResult schema =
+      synod_run({"run", "-q", "-p", "Define hope.", "-j",
+                 R"({"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]})"});
+  EXPECT_EQ(schema.code, 0) << schema.err;
+  EXPECT_TRUE(nlohmann::json::parse(schema.out)["n"].is_number_integer()) << schema.out;
+  EXPECT_EQ(synod_run({"run", "-p", "x", "--grammar", "root ::= ("}).code, 2);
+  EXPECT_EQ(synod_run({"run", "-p", "x", "--grammar", "root ::= \"a\"", "-j", "{}"}).code, 2);
+}
+
+TEST(Cli, RunUsesTheTemplateThatIsAskedFor) {
+  const ProcessResult native = synod_run({"run", "-q", "-p", "Quote Genesis 1:1."});
+  const ProcessResult stored = synod_run({"run", "-q", "-p", "Quote Genesis 1:1.", "--jinja"});
+  EXPECT_EQ(stored.code, 0) << stored.err;
+  EXPECT_EQ(stored.out, native.out);
+  const auto prompt_n = [](const std::string& chat_template) {
+    const ProcessResult r =
+        synod_run({"run", "--json", "-n", "1", "-p", "Quote Genesis 1:1.", "--chat-template", chat_template});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return nlohmann::json::parse(r.out)["timings"]["prompt_n"].get<int64_t>();
+  };
+  EXPECT_LT(prompt_n("{{ messages[0].content }}"), prompt_n("Once upon a time: {{ messages[0].content }}"));
+  EXPECT_EQ(synod_run({"run", "-p", "x", "--chat-template", "chatml"}).code, 2);
+  EXPECT_EQ(synod_run({"run", "-p", "x", "--chat-template", "{{ messages"}).code, 3);
+  EXPECT_EQ(synod_run({"run", "-p", "x", "--chat-template-file", "/nowhere"}).code, 5);
+}
+
+TEST(Cli, RunShowsToolCallsApart) {
+  const auto json =
+      nlohmann::json::parse(synod_run({"run", "--json", "-p", "What is the weather in Oslo?"}).out);
+  for (const auto& call : json["tool_calls"]) {
+    EXPECT_TRUE(nlohmann::json::accept(call["arguments"].get<std::string>()));
+  }
+  EXPECT_EQ(json["text"].get<std::string>().find("<|"), std::string::npos) << "markup leaked";
+}
+
 TEST(Cli, TraceAndPlanAreWrittenAsJson) {
   const test::TempFolder dir;
   const std::string trace = (dir / "trace.json").string(), plan = (dir / "plan.json").string();

@@ -72,6 +72,54 @@ TEST(Config, MistakesNameTheirPlace) {
   EXPECT_EQ(synod_run({"tokenize", "-p", "x"}).code, 5);
 }
 
+TEST(Config, SetAndUnsetChangeOneLineOfTheFile) {
+  const test::TempFolder dir;
+  const std::filesystem::path path = dir / "folder" / "config.toml";
+  const Variable file("SYNOD_CONFIG", path.string());
+  const auto config = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "config");
+    return synod_run(words);
+  };
+  ASSERT_EQ(config({"set", "serve.port", "9000"}).code, 0) << "the file is made";
+  EXPECT_EQ(std::filesystem::status(path).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write)
+      << "keys may lie in it";
+  EXPECT_EQ(read_all(path), "[serve]\nport = 9000\n");
+  std::ofstream(path) << "# mine\n\n[serve]  # here\nport = 9000 # why\n\n[run]\nn_predict = 5\n";
+  ASSERT_EQ(config({"set", "ctx_size", "1234"}).code, 0);
+  ASSERT_EQ(config({"set", "serve.port", "9001"}).code, 0);
+  ASSERT_EQ(config({"set", "serve.cache-dir", "/a \"b\"\\c"}).code, 0);
+  ASSERT_EQ(config({"set", "run.n-predict", "6"}).code, 0);
+  ASSERT_EQ(config({"set", "chat.quiet", "yes"}).code, 0);
+  EXPECT_EQ(
+      read_all(path),
+      "# mine\nctx-size = 1234\n\n[serve]  # here\nport = 9001\ncache-dir = \"/a \\\"b\\\"\\\\c\"\n\n[run]\n"
+      "n-predict = 6\n\n[chat]\nquiet = true\n");
+  const ProcessResult shown = config({"show", "serve", "--json"});
+  EXPECT_EQ(setting(shown, "--port")["value"], "9001");
+  EXPECT_EQ(setting(shown, "--ctx-size")["value"], "1234");
+  EXPECT_EQ(setting(shown, "--cache-dir")["value"], "/a \"b\"\\c");
+  for (const char* key :
+       {"serve.port", "serve.cache-dir", "run.n-predict", "chat.quiet", "ctx-size", "ctx-size"}) {
+    EXPECT_EQ(config({"unset", key}).code, 0) << key;
+  }
+  EXPECT_EQ(read_all(path), "# mine\n\n[serve]  # here\n\n[run]\n\n[chat]\n");
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"set", "serve.port", "many"},
+                                                {"set", "serve.port", "70000"},
+                                                {"set", "port", ""},
+                                                {"set", "no-such-option", "1"},
+                                                {"set", "nobody.port", "1"},
+                                                {"set", "quiet", "perhaps"},
+                                                {"set", "port"},
+                                                {"unset", "no-such-option"},
+                                                {"turn", "port"}}) {
+    EXPECT_EQ(config(wrong).code, 2) << wrong.back();
+  }
+  std::ofstream(path) << "serve.port = 1\n";
+  EXPECT_EQ(config({"set", "serve.port", "2"}).code, 2) << "not a line that can be changed safely";
+  EXPECT_EQ(read_all(path), "serve.port = 1\n");
+}
+
 TEST(Config, RefusesValuesOutOfRangeFromAnySource) {
   const Variable port("SYNOD_PORT", "99999");
   const ProcessResult r = synod_run({"serve"});

@@ -387,7 +387,7 @@ TEST_P(EngineOnModel, TheReasoningBudgetClosesTheChannel) {
 }
 
 // Known defect: the preempted sequence writes to a page it no longer has.
-TEST_P(EngineOnModel, DISABLED_WithoutRoomTheYoungestWaitsAndItsTextGoesOn) {
+TEST_P(EngineOnModel, WithoutRoomTheYoungestWaitsAndItsTextGoesOn) {
   EngineOptions options;
   options.cache_bytes = m().model->cache_spec().bytes(1000) * 2;
   options.max_sequences = 8;

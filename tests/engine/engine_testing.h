@@ -10,7 +10,7 @@
 
 #include "cpu/cpu_backend.h"
 #include "engine/engine.h"
-#include "engine/generate.h"
+#include "engine/session.h"
 #include "ref/ref_backend.h"
 
 namespace synod::testing {
@@ -44,9 +44,8 @@ inline const Loaded& loaded(const std::string& family) {
   return family == "gemma4" ? gemma : deepseek;
 }
 
-// The continuation that a sequence of its own gives, without engine, cache or batch.
-inline std::vector<int32_t> lone_greedy(const Loaded& m, const std::vector<int32_t>& prompt, int64_t n) {
-  Session session(*m.model, *m.lone_backend);
+// `n` tokens after `prompt`.
+inline std::vector<int32_t> greedy_ids(Session& session, const std::vector<int32_t>& prompt, int64_t n) {
   std::vector<int32_t> ids;
   int32_t token = session.greedy(prompt);
   while (true) {
@@ -54,6 +53,12 @@ inline std::vector<int32_t> lone_greedy(const Loaded& m, const std::vector<int32
     if (static_cast<int64_t>(ids.size()) == n) return ids;
     token = session.greedy(std::span(&token, 1));
   }
+}
+
+// The continuation that a sequence of its own gives, without engine, cache or batch.
+inline std::vector<int32_t> lone_greedy(const Loaded& m, const std::vector<int32_t>& prompt, int64_t n) {
+  Session session(*m.model, *m.lone_backend);
+  return greedy_ids(session, prompt, n);
 }
 
 // Pseudo-random ids of text tokens.

@@ -119,6 +119,86 @@ TEST_P(Equality, DraftsChangeNothingAndAreUsedWhereTextRepeats) {
   }
 }
 
+// More requests than there are pages for: they are preempted, prompts enter in small pieces, drafts and
+// cached prefixes give way. None of it shows in a text.
+TEST_P(Equality, TokensAreThoseOfALoneRunWithLittleRoom) {
+  int64_t preemptions = 0, evictions = 0;
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    std::mt19937 random(seed);
+    const auto draw = [&](int64_t low, int64_t high) {
+      return std::uniform_int_distribution<int64_t>(low, high)(random);
+    };
+    const auto random_part = [&](int64_t n) {
+      return random_ids(n, static_cast<uint32_t>(draw(1, 1 << 20)));
+    };
+    const std::vector<int32_t> shared[] = {random_part(draw(1, 300)), random_part(draw(200, 400))};
+    std::vector<GenerationRequest> requests;
+    for (int64_t i = 0; i < 14; ++i) {
+      GenerationRequest& r = requests.emplace_back();
+      r.prompt = shared[draw(0, 1)];
+      r.prompt.resize(static_cast<size_t>(draw(1, static_cast<int64_t>(r.prompt.size()))));
+      const std::vector<int32_t> own = random_part(draw(1, 150));
+      // Said twice, so that drafts are made.
+      for (int64_t times = draw(1, 2); times > 0; --times) {
+        r.prompt.insert(r.prompt.end(), own.begin(), own.end());
+      }
+      r.max_tokens = draw(1, 60);
+      r.ignore_eos = true;
+      if (draw(0, 3) > 0) continue;
+      r.n = draw(1, 3);
+      r.sampling = {.temperature = 1.0F, .top_k = 50, .seed = static_cast<uint64_t>(i)};
+    }
+    EngineOptions options;
+    options.max_sequences = draw(3, 8);
+    options.step_tokens = draw(40, 400);
+    options.prefill_quantum = draw(1, 200);
+    options.draft_always = draw(0, 1) == 1;
+    // Each of them has room alone, no two of the longest have.
+    options.cache_bytes = m().model->cache_spec().bytes(draw(780, 1000));
+    std::vector<std::vector<std::vector<int32_t>>> got(requests.size());
+    {
+      Engine engine(*m().model, *m().backend, m().tokenizer, options);
+      std::vector<std::unique_ptr<EventQueue>> queues;
+      for (const GenerationRequest& r : requests) {
+        queues.push_back(std::make_unique<EventQueue>());
+        engine.submit(r, queues.back()->sink());
+      }
+      for (size_t i = 0; i < requests.size(); ++i) {
+        got[i].resize(static_cast<size_t>(requests[i].n));
+        std::optional<EngineEvent> event;
+        while ((event = queues[i]->pop()) && !is_last(*event)) {
+          const auto* tokens = std::get_if<TokensEvent>(&*event);
+          if (tokens == nullptr) continue;
+          auto& ids = got[i][static_cast<size_t>(tokens->choice)];
+          for (const TokenInfo& token : tokens->tokens) ids.push_back(token.id);
+        }
+        ASSERT_TRUE(std::holds_alternative<FinishedEvent>(*event)) << "seed " << seed << ", request " << i;
+      }
+      const EngineStats stats = engine.stats();
+      EXPECT_LE(stats.cache_bytes_used, stats.cache_bytes_limit);
+      preemptions += stats.preemptions_total;
+      evictions += stats.evictions_total;
+    }
+    Engine roomy(*m().model, *m().backend, m().tokenizer);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      GenerationRequest& r = requests[i];
+      r.cache_prompt = false;
+      r.speculate = false;
+      const bool greedy = r.n == 1 && r.sampling.plain_greedy();
+      if (greedy) {
+        ASSERT_EQ(got[i][0], lone_greedy(m(), r.prompt, r.max_tokens))
+            << "seed " << seed << ", request " << i;
+      } else {
+        ASSERT_EQ(got[i], roomy.generate(r).ids) << "seed " << seed << ", request " << i;
+      }
+    }
+  }
+  std::printf("%s: %lld preemptions, %lld evictions\n", GetParam(), static_cast<long long>(preemptions),
+              static_cast<long long>(evictions));
+  EXPECT_GT(preemptions, 3);
+  EXPECT_GT(evictions, 3);
+}
+
 // The walk: conversations that share beginnings, on an engine with little memory and a folder for prefixes.
 class Walk {
  public:

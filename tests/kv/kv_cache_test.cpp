@@ -264,6 +264,27 @@ TEST(KvCache, SpecBytesRoundUpToPages) {
   EXPECT_NE(spec.describe().find("by128: 1 layers"), std::string::npos) << spec.describe();
 }
 
+TEST(KvCache, SpecBytesBoundWhatCallsOfAnySizeTake) {
+  for (const int64_t call : {1, 2, 7, 64, 300, 512}) {
+    KvCache cache(mixed_spec(), {});
+    const SequenceId s = cache.create();
+    int64_t most = 0, length = 0;
+    for (; length < 3000; length += call) {
+      cache.reserve(s, call);
+      most = std::max(most, cache.used_bytes());
+      cache.commit(s, call);
+    }
+    const int64_t bound = cache.spec().bytes(length, call);
+    EXPECT_LE(most, bound) << call;
+    // Tight up to where windows lie on page borders: one page of every windowed group.
+    int64_t slack = 0;
+    for (const RowGroup& group : cache.spec().groups) {
+      if (group.window > 0) slack += group.page_bytes() * static_cast<int64_t>(group.layers.size());
+    }
+    EXPECT_GE(most, bound - slack) << call;
+  }
+}
+
 TEST(KvCache, RefusesBeyondTheBoundWithNumbersAndNoChange) {
   CacheSpec spec;
   spec.groups.push_back(make_group({.name = "full", .layers = {0}, .row_dim = 256}));  // 256 KiB a page

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "running_server.h"
+#include "temp_folder.h"
 
 namespace synod::server {
 namespace {
@@ -147,9 +150,20 @@ TEST(Api, NumericFieldsWithAnyValueAre4xxOrAnswered) {
                                        {"/v1/responses", "top_logprobs"},
                                        {"/v1/messages", "max_tokens"},
                                        {"/v1/messages", "top_k"},
+                                       {"/v1/messages", "top_p"},
+                                       {"/v1/messages", "temperature"},
                                        {"/v1/messages", "thinking.budget_tokens"},
                                        {"/api/chat", "options.num_predict"},
                                        {"/api/chat", "options.temperature"},
+                                       {"/api/chat", "options.num_ctx"},
+                                       {"/api/chat", "options.repeat_last_n"},
+                                       {"/api/chat", "keep_alive"},
+                                       {"/completion", "id_slot"},
+                                       {"/completion", "n_probs"},
+                                       {"/completion", "temperature"},
+                                       {"/v1/completions", "temperature"},
+                                       {"/v1/completions", "top_p"},
+                                       {"/v1/completions", "seed"},
                                        {"/api/generate", "options.top_k"},
                                        {"/api/generate", "options.seed"}};
   const std::vector<std::string> values = {"null",    "\"\"", "-1", "0",    "1e9",    "9223372036854775808",
@@ -184,6 +198,52 @@ TEST(Api, NumericFieldsWithAnyValueAre4xxOrAnswered) {
     }
   }
   EXPECT_EQ(s.post("/v1/chat/completions", define_hope()).status, 200);
+}
+
+TEST(Api, SlotsAreSavedRestoredAndErased) {
+  const test::TempFolder folder;
+  ApiOptions api;
+  api.slot_save_path = folder.path().string();
+  EngineOptions engine;
+  engine.max_sequences = 2;
+  RunningServer s(RunningServer::any_port(), api, engine);
+  const Json request = {{"prompt", "In the beginning God created the heaven and the earth."},
+                        {"n_predict", 8},
+                        {"temperature", 0},
+                        {"id_slot", 1}};
+  const auto act = [&](const char* target, const Json& body = Json::object()) {
+    return s.post(target, body);
+  };
+  EXPECT_EQ(act("/slots/1?action=save", {{"filename", "a.kv"}}).status, 409) << "nothing was said yet";
+  const Json first = s.post("/completion", request).json();
+  EXPECT_EQ(first["id_slot"], 1);
+  const RawReply saved = act("/slots/1?action=save", {{"filename", "a.kv"}});
+  ASSERT_EQ(saved.status, 200) << saved.body;
+  const int64_t n_saved = saved.json()["n_saved"];
+  EXPECT_EQ(n_saved, first["tokens_evaluated"].get<int64_t>() + first["tokens_predicted"].get<int64_t>() - 1);
+  EXPECT_EQ(saved.json()["n_written"], std::filesystem::file_size(folder / "a.kv"));
+  s.engine().clear_cache();
+  const RawReply restored = act("/slots/0?action=restore", {{"filename", "a.kv"}});
+  ASSERT_EQ(restored.status, 200) << restored.body;
+  EXPECT_EQ(restored.json()["n_restored"], n_saved);
+  const Json again = s.post("/completion", request).json();
+  EXPECT_EQ(again["content"], first["content"]);
+  EXPECT_GT(again["tokens_cached"], 0);
+  EXPECT_EQ(act("/slots/0?action=erase").json()["n_erased"], n_saved);
+  EXPECT_EQ(act("/slots/0?action=erase").json()["n_erased"], 0);
+
+  for (const char* name : {"", "..", "../a.kv", "/etc/passwd", ".hidden", "a b", "a\nb"}) {
+    EXPECT_EQ(act("/slots/1?action=save", {{"filename", name}}).status, 400) << name;
+  }
+  EXPECT_EQ(act("/slots/1?action=save").status, 400);
+  EXPECT_EQ(act("/slots/1?action=restore", {{"filename", "missing"}}).status, 404);
+  std::ofstream(folder / "bad.kv") << "not a slot";
+  EXPECT_EQ(act("/slots/1?action=restore", {{"filename", "bad.kv"}}).status, 400);
+  EXPECT_EQ(act("/slots/1?action=dance").status, 400);
+  for (const char* slot : {"/slots/2?action=erase", "/slots/-1?action=erase", "/slots/x?action=erase"}) {
+    EXPECT_EQ(act(slot).status, 404) << slot;
+  }
+  EXPECT_EQ(shared_server().post("/slots/0?action=save", {{"filename", "a"}}).status, 501);
 }
 
 TEST(Api, UnsupportedFieldsAreRefusedByNameAndUnknownOnesIgnored) {
@@ -239,6 +299,30 @@ TEST(Api, GrammarBombsAre400AndQuick) {
   body["grammar"] = "root ::= root \"a\" | root";
   EXPECT_EQ(s.post("/v1/chat/completions", body).status, 400);
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 20.0);
+  EXPECT_EQ(s.post("/v1/chat/completions", define_hope()).status, 200);
+}
+
+TEST(Api, HostileBodiesAre400OnEveryRoute) {
+  RunningServer& s = shared_server();
+  const std::string deep(100'000, '[');
+  const std::string deep_object = [] {
+    std::string text;
+    for (int i = 0; i < 100'000; ++i) text += R"({"messages":)";
+    return text;
+  }();
+  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
+                           "/v1/messages/count_tokens", "/v1/chat/completions/input_tokens",
+                           "/v1/responses/input_tokens", "/api/chat", "/api/generate", "/api/show",
+                           "/completion", "/tokenize", "/detokenize", "/apply-template"}) {
+    for (const std::string& body :
+         {std::string(), std::string("null"), std::string("[]"), std::string("\"text\""), deep,
+          deep + std::string(deep.size(), ']'), deep_object, std::string("{\"model\": \"\xFF\xFE\"}"),
+          std::string("{\"model\": \"\xED\xA0\x80\"}"), std::string("{\"model\": \"\\ud800\"}"),
+          std::string("{\"model\""), std::string("\0\0\0\0", 4)}) {
+      const int status = exchange(s.port(), post_text(path, body)).status;
+      EXPECT_EQ(status, 400) << path << " " << body.substr(0, 40);
+    }
+  }
   EXPECT_EQ(s.post("/v1/chat/completions", define_hope()).status, 200);
 }
 

@@ -159,6 +159,22 @@ TEST(Http, RefusesWhatIsTooLargeOrNoRequestAndStaysAlive) {
   EXPECT_EQ(exchange(server.port(), post_text("/a", "fine")).body, "POST /a fine");
 }
 
+// A gibibyte without a length: refused at the limit, whatever the client still sends.
+TEST(Http, ChunkedBodiesAreCutOffAtTheLimit) {
+  HttpOptions options;
+  options.max_body_bytes = 1 << 20;
+  EchoServer server(options);
+  RawClient client(server.port());
+  client.send("POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = "100000\r\n" + std::string(1 << 20, 'x') + "\r\n";
+  int sent = 0;
+  while (sent < 1024 && client.send(chunk)) ++sent;
+  EXPECT_LT(sent, 1024) << "the connection was to be closed";
+  const RawReply reply = client.read_reply(5s);
+  EXPECT_TRUE(reply.status == 413 || reply.status == 0) << reply.status;
+  EXPECT_EQ(exchange(server.port(), post_text("/a", "fine")).body, "POST /a fine");
+}
+
 TEST(Http, RefusesByTheHeadBeforeTheBodyIsSent) {
   EchoServer server;
   RawClient client(server.port());

@@ -39,6 +39,19 @@ TEST(Gbnf, ReadsEveryConstruct) {
   expect_language("root ::= \"\" \"a\"*?", {"", "aa"}, {"b"});
 }
 
+TEST(Gbnf, RulesMayBeEmptyWhereNothingFollows) {
+  expect_language("root ::=", {""}, {"a", " "});
+  expect_language("root ::= \"\"", {""}, {"a"});
+  expect_language("root ::= | \"a\"", {"", "a"}, {"aa"});
+  expect_language("root ::= \"a\" b \"c\"\nb ::= # nothing", {"ac"}, {"abc", "a"});
+  expect_language("root ::= (b \"a\")*\nb ::= \"\"\nc ::= b b", {"", "aa"}, {"b"});
+  const auto nothing = gbnf("root ::=");
+  GrammarState state(nothing);
+  std::vector<uint32_t> words(nothing->vocabulary().n_words());
+  EXPECT_TRUE(state.mask(words)) << "the text may end";
+  EXPECT_TRUE(state.is_complete());
+}
+
 TEST(Gbnf, MatchesCharactersNotBytes) {
   const auto grammar = gbnf("root ::= [^a]{2} [\xD0\x90-\xD0\xAF]");  // А-Я
   EXPECT_EQ(verdict(grammar, "\xF0\x9F\x98\x80\xC3\xA9\xD0\x96"), Verdict::kMatch);
@@ -73,6 +86,7 @@ TEST(Gbnf, NamesLineAndColumn) {
   expect("root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1: rule 'root' is defined twice");
   expect("start ::= \"a\"", "expected a rule named 'root'");
   expect("", "expected a rule named 'root'");
+  expect("root ::= b\nb ::=\nc ::= \"x\"", "line 2, column 1: rule 'b' has no body");
   expect("root ::= <nothing>", "no single token '<nothing>'");
   expect("root ::= <[9999]>", "token id 9999");
 }

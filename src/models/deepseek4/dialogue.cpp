@@ -230,6 +230,7 @@ class Deepseek4Dialogue final : public Dialogue, public ToolGrammar {
 
   std::string_view reasoning_open() const override { return kThink; }
   std::string_view reasoning_close() const override { return kEndThink; }
+  const ToolGrammar* tool_grammar() const override { return this; }
 
   std::unique_ptr<OutputParser> output_parser(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                                               const OutputParserOptions& options) const override {

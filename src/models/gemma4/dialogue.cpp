@@ -125,6 +125,7 @@ class Gemma4Dialogue final : public Dialogue, public ToolGrammar {
 
   std::string_view reasoning_open() const override { return "<|channel>thought\n"; }
   std::string_view reasoning_close() const override { return kChannelClose; }
+  const ToolGrammar* tool_grammar() const override { return this; }
 
   std::unique_ptr<OutputParser> output_parser(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                                               const OutputParserOptions& options) const override {

@@ -117,6 +117,10 @@ class GbnfParser {
     rules_.find(std::string(rule_name))->second.defined = true;
     const Term body = alternatives(0);
     b_.define(known.term, body, place(begin));
+    if (text_.substr(pos_, 3) == "::=") {
+      complain(begin, fmt::format("rule '{}' has no body before the next rule; an empty text is written \"\"",
+                                  rule_name));
+    }
     if (!at_end() && !at('\n') && !at('\r')) {
       complain(pos_, fmt::format("expected a newline or the end of the grammar after rule '{}', got {}",
                                  rule_name, found_here()));

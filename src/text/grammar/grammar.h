@@ -53,7 +53,7 @@ struct JsonOptions {
   bool any_key_order = false;  // objects of at most 8 declared properties take them in any order
 };
 
-class Grammar : public std::enable_shared_from_this<Grammar> {
+class Grammar {
  public:
   // All throw kUsage: GBNF errors name line and column, schema errors the JSON pointer. White space may
   // precede the JSON value (options.spaces), nothing may follow it.
