@@ -47,7 +47,9 @@ def main():
             ours["prefill" if row["test"].startswith("pp") else "decode"].append(row["median_tps"])
             if "bandwidth_share" in row:
                 share.append(row["bandwidth_share"])
-        peer = run(["node", script, pathlib.Path(options.model).resolve(), str(options.p), str(options.n), str(options.d), str(options.t)],
+        # The peer runs in its own folder.
+        model = pathlib.Path(options.model).resolve()
+        peer = run(["node", script, model, str(options.p), str(options.n), str(options.d), str(options.t)],
                    cwd=options.peer)
         for kind in theirs:
             if kind in peer:
