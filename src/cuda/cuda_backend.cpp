@@ -21,7 +21,7 @@ Owners& owners() {
 }
 
 constexpr size_t kMostPlans = 64;
-constexpr int64_t kStatusBytes = 256;  // the status word; tickets follow
+constexpr int64_t kTicketBytes = kMostTickets * sizeof(uint32_t);
 
 }  // namespace
 
@@ -33,16 +33,14 @@ CudaBackend::CudaBackend(std::unique_ptr<Device> device, const CudaBackendOption
       step_(*device_, weights_),
       workspace_([this](int64_t bytes) { return allocate(bytes); }) {
   static_cast<void>(owners());  // outlives the backend, also at exit
-  status_device_ = device_->allocate(kStatusBytes + kMostTickets * sizeof(uint32_t));
-  device_->clear(status_device_, kStatusBytes + kMostTickets * sizeof(uint32_t));
-  status_host_ = reinterpret_cast<uint32_t*>(device_->allocate_pinned(256));
+  tickets_ = device_->allocate(kTicketBytes);
+  device_->clear(tickets_, kTicketBytes);
 }
 
 CudaBackend::~CudaBackend() {
   device_->synchronize();
   drop_plans();
-  device_->release(status_device_);
-  device_->release_pinned(reinterpret_cast<std::byte*>(status_host_));
+  device_->release(tickets_);
   workspace_ = Workspace();  // before the device
   const std::lock_guard lock(owners().mutex);
   std::erase_if(owners().by_address, [&](const auto& entry) { return entry.second.first == device_.get(); });
@@ -66,18 +64,25 @@ Buffer CudaBackend::allocate(int64_t bytes) {
   return Buffer::adopt(data, bytes, &CudaBackend::release);
 }
 
-void CudaBackend::begin(const Label& label) { labels_.push_back(label); }
-void CudaBackend::end() { labels_.pop_back(); }
+void CudaBackend::begin(const Label& label) {
+  labels_.push_back(label);
+  label_index_.reset();
+}
+void CudaBackend::end() {
+  labels_.pop_back();
+  label_index_.reset();
+}
 
 uint32_t CudaBackend::label_index() {
+  if (label_index_) return *label_index_;
   const Label label = labels_.empty() ? Label{} : labels_.back();
   const auto same = [&](const Label& l) { return l.layer == label.layer && l.part == label.part; };
   // Labels come in runs.
   for (size_t i = step_labels_.size(); i > 0 && i + 8 > step_labels_.size(); --i) {
-    if (same(step_labels_[i - 1])) return static_cast<uint32_t>(i - 1);
+    if (same(step_labels_[i - 1])) return *(label_index_ = static_cast<uint32_t>(i - 1));
   }
   step_labels_.push_back(label);
-  return static_cast<uint32_t>(step_labels_.size() - 1);
+  return *(label_index_ = static_cast<uint32_t>(step_labels_.size() - 1));
 }
 
 template <typename Op>
@@ -90,6 +95,8 @@ void CudaBackend::record(const Op& op) {
 }
 
 CudaBackend::Plan& CudaBackend::plan_for_step() {
+  // The last step's plan is the first.
+  if (step_.repeats() && !plans_.empty()) return plans_.front();
   const auto key = step_.key();
   const auto it = std::ranges::find_if(plans_, [&](const Plan& p) { return std::ranges::equal(p.key, key); });
   if (it != plans_.end()) {
@@ -98,9 +105,9 @@ CudaBackend::Plan& CudaBackend::plan_for_step() {
   }
   Plan plan;
   plan.key.assign(key.begin(), key.end());
-  plan.launches = Builder(step_, weights_, scratch_, reinterpret_cast<uint32_t*>(status_device_),
-                          reinterpret_cast<uint32_t*>(status_device_ + kStatusBytes))
-                      .build();
+  plan.launches =
+      Builder(step_, weights_, scratch_, step_.status_on_device(), reinterpret_cast<uint32_t*>(tickets_))
+          .build();
   plans_.push_front(std::move(plan));
   while (plans_.size() > kMostPlans) {
     if (plans_.back().graph != nullptr) device_->drop(plans_.back().graph);
@@ -155,28 +162,33 @@ void CudaBackend::join() {
       run_plan(plan);
     }
     step_.download();
-    device_->download(reinterpret_cast<std::byte*>(status_host_), status_device_, 2 * sizeof(uint32_t));
     device_->synchronize();
   } catch (...) {
-    step_.clear();
-    step_labels_.clear();
+    step_.forget();  // it may have no plan
+    end_step();
     throw;
   }
   step_.finish_downloads();
-  if (status_host_[0] != 0) {
-    if (status_.bits == 0 && status_host_[1] > 0 && status_host_[1] <= step_labels_.size()) {
-      status_.where = step_labels_[status_host_[1] - 1];
+  const std::span<const uint32_t, 2> status = step_.status();
+  if (status[0] != 0) {
+    if (status_.bits == 0 && status[1] > 0 && status[1] <= step_labels_.size()) {
+      status_.where = step_labels_[status[1] - 1];
     }
-    status_.bits |= status_host_[0];
-    device_->clear(status_device_, 2 * sizeof(uint32_t));
+    status_.bits |= status[0];
+    step_.clear_status();
   }
   // Weights that were not placed are good for one step: their host memory may hold others later.
   if (weights_.has_extra()) {
     drop_plans();
     weights_.clear_extra();
   }
+  end_step();
+}
+
+void CudaBackend::end_step() {
   step_.clear();
   step_labels_.clear();
+  label_index_.reset();
 }
 
 Backend::StatusReport CudaBackend::take_status() {
@@ -200,6 +212,7 @@ void CudaBackend::drop_plans() {
     if (plan.graph != nullptr) device_->drop(plan.graph);
   }
   plans_.clear();
+  step_.forget();
 }
 
 }  // namespace synod::cuda

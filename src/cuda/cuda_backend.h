@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,7 @@ class CudaBackend final : public DeviceBackend {
  private:
   // A kind of step and how to run it.
   struct Plan {
-    std::vector<std::byte> key;
+    std::vector<uint64_t> key;
     std::vector<PlannedLaunch> launches;
     Device::Graph graph = nullptr;
     int64_t uses = 0;
@@ -68,6 +69,7 @@ class CudaBackend final : public DeviceBackend {
   Plan& plan_for_step();
   void run_plan(Plan& plan);
   void run_timed(const Plan& plan);
+  void end_step();
   void drop_plans();
   static void release(std::byte* data, int64_t bytes);
 
@@ -78,11 +80,11 @@ class CudaBackend final : public DeviceBackend {
   Step step_;
   Workspace workspace_;
   std::list<Plan> plans_;  // last used first
-  std::byte* status_device_ = nullptr;
-  uint32_t* status_host_ = nullptr;  // pinned [2]
+  std::byte* tickets_ = nullptr;
 
-  std::vector<Label> labels_;       // open labels
-  std::vector<Label> step_labels_;  // of this step, by index
+  std::vector<Label> labels_;            // open labels
+  std::vector<Label> step_labels_;       // of this step, by index
+  std::optional<uint32_t> label_index_;  // of the current label, once an op had it
   StatusReport status_;
   bool timed_ = false;
   std::vector<StageTime> stage_times_;

@@ -1,8 +1,10 @@
 #include "cuda/step.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "base/error.h"
 #include "cuda/weight_store.h"
@@ -44,14 +46,27 @@ void StagingBlock::upload() {
   }
 }
 
+void StagingBlock::download() {
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.used > 0) device_.download(chunk.base.host, chunk.base.device, chunk.used);
+  }
+}
+
 Step::Step(Device& device, const WeightStore& weights)
-    : device_(device), weights_(weights), inputs_(device, 2 << 20), outputs_(device, 4 << 20) {}
+    : device_(device), weights_(weights), inputs_(device, 2 << 20), outputs_(device, 4 << 20) {
+  clear();
+  clear_status();
+}
 Step::~Step() = default;
 
-void Step::add_device_range(const std::byte* begin, int64_t bytes) { ranges_[begin] = bytes; }
+void Step::add_device_range(const std::byte* begin, int64_t bytes) {
+  ranges_[begin] = bytes;
+  for (Operand& o : operands_) o.fixed = false;
+}
 void Step::remove_device_range(const std::byte* begin) {
   ranges_.erase(begin);
   last_begin_ = last_end_ = nullptr;
+  for (Operand& o : operands_) o.fixed = false;
 }
 
 bool Step::on_device(const void* p) const {
@@ -78,40 +93,61 @@ void copy_rows(const Tensor& t, std::byte* to) {
 
 }  // namespace
 
-std::byte* Step::resolve_input(const Tensor& t) {
-  if (on_device(t.data)) return t.data;
-  if (const auto it = host_outputs_.find(t.data); it != host_outputs_.end()) {
-    return output_list_[it->second].slot.device;
-  }
-  if (const std::byte* constant = weights_.find_constant(t.data)) return const_cast<std::byte*>(constant);
+const Step::HostOutput* Step::find_output(const void* host) const {
+  const auto it = std::ranges::find(host_outputs_, host, [](const HostOutput& o) { return o.host.data; });
+  return it == host_outputs_.end() ? nullptr : &*it;
+}
+
+const Step::HostInput* Step::find_input(const Tensor& t) const {
   // Host memory may be reused within a step: the same address counts only with the same bytes.
-  const int64_t bytes = t.bytes();
-  const auto it = host_inputs_.find(t.data);
-  if (it != host_inputs_.end() && it->second.bytes == bytes && t.is_contiguous() &&
-      std::memcmp(it->second.slot.host, t.data, static_cast<size_t>(bytes)) == 0) {
-    return it->second.slot.device;
+  const auto it = std::ranges::find_if(host_inputs_, [&](const HostInput& i) {
+    return i.host == t.data && i.bytes == t.bytes() && t.is_contiguous() &&
+           std::memcmp(i.slot.host, t.data, static_cast<size_t>(i.bytes)) == 0;
+  });
+  return it == host_inputs_.end() ? nullptr : &*it;
+}
+
+std::byte* Step::resolve(const Tensor& t, bool written, bool keep_contents) {
+  if (n_operands_ == operands_.size()) operands_.emplace_back();
+  Operand& o = operands_[n_operands_++];
+  if (o.fixed && o.data == t.data) return o.device;
+  o.data = t.data;
+  o.fixed = true;
+  if (on_device(t.data)) return o.device = t.data;
+  if (!written && find_output(t.data) == nullptr && find_input(t) == nullptr) {
+    o.device = const_cast<std::byte*>(weights_.find_constant(t.data));
+    if (o.device != nullptr) return o.device;
   }
-  const StagingBlock::Slot slot = inputs_.take(bytes);
+  o.fixed = false;
+  return o.device = written ? resolve_output(t, keep_contents) : resolve_input(t);
+}
+
+std::byte* Step::resolve_input(const Tensor& t) {
+  if (const HostOutput* output = find_output(t.data)) return output->slot.device;
+  if (const HostInput* input = find_input(t)) return input->slot.device;
+  const StagingBlock::Slot slot = inputs_.take(t.bytes());
   copy_rows(t, slot.host);
-  host_inputs_[t.data] = {slot, bytes};
+  host_inputs_.push_back({t.data, slot, t.bytes()});
   return slot.device;
 }
 
 std::byte* Step::resolve_output(const Tensor& t, bool keep_contents) {
-  if (on_device(t.data)) return t.data;
-  if (const auto it = host_outputs_.find(t.data); it != host_outputs_.end()) {
-    return output_list_[it->second].slot.device;
-  }
-  StagingBlock::Slot slot = keep_contents ? inputs_.take(t.bytes()) : outputs_.take(t.bytes());
+  if (const HostOutput* output = find_output(t.data)) return output->slot.device;
+  const StagingBlock::Slot slot = keep_contents ? inputs_.take(t.bytes()) : outputs_.take(t.bytes());
   if (keep_contents) copy_rows(t, slot.host);
-  host_outputs_[t.data] = output_list_.size();
-  output_list_.push_back({t, slot});
+  host_outputs_.push_back({t, slot, keep_contents});
   return slot.device;
 }
 
-void Step::resolve_batch(const BatchView* view) {
-  if (batches_.contains(view)) return;
-  BatchEntry& entry = batches_[view];
+const Step::BatchEntry& Step::resolve_batch(const BatchView* view) {
+  for (size_t i = 0; i < n_batches_; ++i) {
+    if (batches_[i].callers == view) return batches_[i];
+  }
+  if (n_batches_ == batches_.size()) batches_.emplace_back();
+  BatchEntry& entry = batches_[n_batches_++];
+  entry.callers = view;
+  entry.own = *view;
+  entry.longest = 0;
   const int64_t n = view->n_tokens(), n_sequences = view->n_sequences();
   const auto slot = inputs_.take((2 * n + 2 * n_sequences + 1) * static_cast<int64_t>(sizeof(int32_t)));
   auto* host = reinterpret_cast<int32_t*>(slot.host);
@@ -134,10 +170,18 @@ void Step::resolve_batch(const BatchView* view) {
     }
   }
   start[n_sequences] = static_cast<int32_t>(n);
+  return entry;
 }
 
-void Step::resolve_rows(const CacheRows& rows, int64_t n_sequences) {
-  if (!rows || tables_.contains(rows.sequences.data())) return;
+const Step::TableEntry& Step::resolve_rows(const CacheRows& rows, int64_t n_sequences) {
+  // Rows are mostly read soon after they were written.
+  for (size_t i = n_tables_; i-- > 0;) {
+    if (tables_[i].callers == rows.sequences.data()) return tables_[i];
+  }
+  if (n_tables_ == tables_.size()) tables_.emplace_back();
+  TableEntry& entry = tables_[n_tables_++];
+  entry.callers = rows.sequences.data();
+  entry.own.assign(rows.sequences.begin(), rows.sequences.end());
   size_t longest = 1;
   for (const RowTable& table : rows.sequences) longest = std::max(longest, table.pages.size());
   // Room to grow, so that a table keeps its place while a sequence gets longer.
@@ -149,45 +193,93 @@ void Step::resolve_rows(const CacheRows& rows, int64_t n_sequences) {
     std::copy(table.begin(), table.end(), host + s * pages);
     std::fill(host + s * pages + static_cast<int64_t>(table.size()), host + (s + 1) * pages, nullptr);
   }
-  tables_[rows.sequences.data()] = {.pages = reinterpret_cast<std::byte* const*>(slot.device),
-                                    .pages_per_seq = pages,
-                                    .row_bytes = rows.row_bytes,
-                                    .rows_per_page = static_cast<int32_t>(rows.rows_per_page),
-                                    .row_dim = static_cast<int32_t>(rows.row_dim),
-                                    .dtype = static_cast<int32_t>(rows.type)};
+  entry.table = {.pages = reinterpret_cast<std::byte* const*>(slot.device),
+                 .pages_per_seq = pages,
+                 .row_bytes = rows.row_bytes,
+                 .rows_per_page = static_cast<int32_t>(rows.rows_per_page),
+                 .row_dim = static_cast<int32_t>(rows.row_dim),
+                 .dtype = static_cast<int32_t>(rows.type)};
+  return entry;
 }
 
-const BatchArrays& Step::batch(const BatchView* view) const { return batches_.at(view).arrays; }
-int64_t Step::longest(const BatchView* view) const { return batches_.at(view).longest; }
+const Step::BatchEntry& Step::entry(const BatchView* own) const {
+  const auto it = std::ranges::find(batches_, own, [](const BatchEntry& e) { return &e.own; });
+  SYNOD_ASSERT(it != batches_.end());
+  return *it;
+}
+
 CacheTable Step::table(const CacheRows& rows) const {
-  return rows ? tables_.at(rows.sequences.data()) : CacheTable{};
+  if (!rows) return {};
+  const auto it =
+      std::ranges::find(tables_, rows.sequences.data(), [](const TableEntry& e) { return e.own.data(); });
+  SYNOD_ASSERT(it != tables_.end());
+  return it->table;
 }
 
-template <typename T>
-void Step::add_key(const T& value) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  const size_t at = key_.size();
-  key_.resize(at + sizeof(T));
-  std::memcpy(key_.data() + at, &value, sizeof(T));
-}
-
-void Step::add_key(const Tensor& t) {
-  add_key(t.data);
-  add_key(t.rank);
-  const size_t at = key_.size(), bytes = static_cast<size_t>(t.rank) * sizeof(int64_t);
-  key_.resize(at + 2 * bytes);
-  std::memcpy(key_.data() + at, t.shape.data(), bytes);
-  std::memcpy(key_.data() + at + bytes, t.stride.data(), bytes);
-}
-
-// Visits the operands of an op that the step owns, so that the const of visit() may be taken off.
-struct ResolveOperands : OperandVisitor {
+// Resolves the operands of an op and writes it down as words that tell it from any other.
+struct KeyOperands : OperandVisitor {
   Step& step;
   const BatchView* batch = nullptr;
-  explicit ResolveOperands(Step& s) : step(s) {}
+  std::array<uint64_t, 160> words;  // the widest op has five tensors, four matrices and some values
+  size_t n = 0;
+  explicit KeyOperands(Step& s) : step(s) {}
 
-  void put(const Tensor& t, std::byte* device) {
+  template <typename... T>
+  void add(const T&... values) {
+    SYNOD_ASSERT(n + (words_of<T>() + ...) <= words.size());
+    (append(values), ...);
+  }
+  template <typename T>
+  static constexpr size_t words_of() {
+    return (sizeof(T) + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+  }
+  template <typename T>
+  void append(const T& value) {
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
+    words[n + words_of<T>() - 1] = 0;
+    std::memcpy(&words[n], &value, sizeof(T));
+    n += words_of<T>();
+  }
+  void put(const Tensor& t, const std::byte* device) {
+    add(device, static_cast<uint64_t>(t.type) << 32 | static_cast<uint64_t>(t.rank));
+    if (t.rank <= 2) {
+      add(t.shape[0], t.shape[1], t.stride[0]);
+    } else {
+      add(t.shape, t.stride);
+    }
+  }
+  void in(std::string_view, const Tensor& t) { put(t, step.resolve(t, false, false)); }
+  void out(std::string_view, const Tensor& t) { put(t, step.resolve(t, true, false)); }
+  void inout(std::string_view, const Tensor& t) { put(t, step.resolve(t, true, true)); }
+  void weight(std::string_view, const Matrix& m) {
+    add(m.data, m.n_out, m.n_in, static_cast<uint64_t>(m.storage) << 32 | static_cast<uint64_t>(m.type));
+  }
+  void rows_of(std::string_view, const Matrix& m, int64_t) { weight({}, m); }
+  void experts(std::string_view, std::span<const Matrix> e, int64_t, int64_t) {
+    add(e.size());
+    if (!e.empty()) weight({}, e[0]);
+  }
+  void rows(const CacheRows& r) {
+    if (!r) return;
+    const Step::TableEntry& entry = step.resolve_rows(r, batch->n_sequences());
+    const CacheTable& t = entry.table;
+    add(entry.own.data(), t.pages, t.pages_per_seq, t.row_bytes, t.rows_per_page, t.row_dim, t.dtype);
+  }
+  void cache_in(std::string_view, const CacheRows& r, const BatchView&, int64_t, int64_t) { rows(r); }
+  void cache_out(std::string_view, const CacheRows& r, int64_t) { rows(r); }
+  void value(std::string_view, double v) { add(v); }
+};
+
+// Sets the operands of an op that the step owns, so that the const of visit() may be taken off, to what
+// KeyOperands resolved them to.
+struct PlaceOperands : OperandVisitor {
+  Step& step;
+  size_t next;  // tensor operand
+  PlaceOperands(Step& s, size_t first) : step(s), next(first) {}
+
+  void put(const Tensor& t) {
     auto& own = const_cast<Tensor&>(t);
+    std::byte* device = step.operands_[next++].device;
     const bool moved = own.data != device;
     own.data = device;
     // Staged copies are contiguous.
@@ -195,27 +287,15 @@ struct ResolveOperands : OperandVisitor {
       own = Tensor::contiguous(device, t.type,
                                std::span<const int64_t>(t.shape.data(), static_cast<size_t>(t.rank)), t.name);
     }
-    step.add_key(t);
   }
-  void in(std::string_view, const Tensor& t) { put(t, step.resolve_input(t)); }
-  void out(std::string_view, const Tensor& t) { put(t, step.resolve_output(t, false)); }
-  void inout(std::string_view, const Tensor& t) { put(t, step.resolve_output(t, true)); }
-  void weight(std::string_view, const Matrix& m) {
-    step.add_key(m.data), step.add_key(m.n_out), step.add_key(m.n_in);
-    step.add_key(m.storage), step.add_key(m.type);
-  }
-  void rows_of(std::string_view, const Matrix& m, int64_t) { weight({}, m); }
-  void experts(std::string_view, std::span<const Matrix> e, int64_t, int64_t) {
-    if (!e.empty()) weight({}, e[0]);
-  }
+  void in(std::string_view, const Tensor& t) { put(t); }
+  void out(std::string_view, const Tensor& t) { put(t); }
+  void inout(std::string_view, const Tensor& t) { put(t); }
   void rows(const CacheRows& r) {
-    if (!r) return;
-    step.resolve_rows(r, batch->n_sequences());
-    step.add_key(step.table(r));
+    if (r) const_cast<CacheRows&>(r).sequences = step.resolve_rows(r, 0).own;
   }
   void cache_in(std::string_view, const CacheRows& r, const BatchView&, int64_t, int64_t) { rows(r); }
   void cache_out(std::string_view, const CacheRows& r, int64_t) { rows(r); }
-  void value(std::string_view, double v) { step.add_key(v); }
 };
 
 namespace {
@@ -252,46 +332,71 @@ uint64_t hidden_values(const SparseAttention& op) {
   return present({bool(op.compressed), bool(op.selected)});
 }
 
+template <typename Op>
+void visit_operands(const Op& op, auto& visitor) {
+  op.visit(visitor);
+  if constexpr (std::is_same_v<Op, RouteHash>) visitor.in("table", op.table);
+}
+
 }  // namespace
 
 template <typename Op>
 void Step::record(const Op& op, uint32_t label) {
-  ops_.push_back({op, label});
-  Op& own = std::get<Op>(ops_.back().op);
-  ResolveOperands resolve(*this);
-  if constexpr (requires { own.batch; }) {
-    resolve.batch = own.batch;
-    resolve_batch(own.batch);
+  KeyOperands key(*this);
+  const BatchView* own_batch = nullptr;
+  key.add(Op::kName.data(), label, hidden_values(op));
+  if constexpr (requires { op.batch; }) {
+    const BatchEntry& entry = resolve_batch(op.batch);
+    key.batch = op.batch;
+    own_batch = &entry.own;
     // Grids follow the longest sequence in powers of two.
-    add_key(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(longest(own.batch), 1))));
-    add_key(batch(own.batch).position);
-    add_key(batch(own.batch).n_sequences);
+    key.add(own_batch, entry.arrays.position, entry.arrays.n_tokens, entry.arrays.n_sequences,
+            std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(entry.longest, 1))));
   }
-  add_key(ops_.back().op.index());
-  add_key(label);
-  add_key(hidden_values(own));
   // In-place operands are inputs as well as outputs: resolved once, contents kept.
   if constexpr (std::is_same_v<Op, RmsNorm> || std::is_same_v<Op, Add> || std::is_same_v<Op, Glu> ||
                 std::is_same_v<Op, RoundTrip>) {
     const auto keep = [&](const Tensor& t) {
-      if (!on_device(own.out.data) && t.data == own.out.data) static_cast<void>(resolve_output(t, true));
+      if (t.data == op.out.data && !on_device(t.data)) static_cast<void>(resolve_output(t, true));
     };
-    if constexpr (std::is_same_v<Op, RmsNorm> || std::is_same_v<Op, RoundTrip>) keep(own.x);
-    if constexpr (std::is_same_v<Op, Add>) keep(own.a), keep(own.b);
-    if constexpr (std::is_same_v<Op, Glu>) keep(own.gate), keep(own.up);
+    if constexpr (std::is_same_v<Op, RmsNorm> || std::is_same_v<Op, RoundTrip>) keep(op.x);
+    if constexpr (std::is_same_v<Op, Add>) keep(op.a), keep(op.b);
+    if constexpr (std::is_same_v<Op, Glu>) keep(op.gate), keep(op.up);
   }
-  own.visit(resolve);
-  if constexpr (std::is_same_v<Op, RouteHash>) resolve.in("table", own.table);
+  const size_t first_operand = n_operands_;
+  visit_operands(op, key);
+
+  if (repeating_ && key.n <= key_.size() - key_size_ &&
+      std::memcmp(&key_[key_size_], key.words.data(), key.n * sizeof(uint64_t)) == 0) {
+    key_size_ += key.n;
+    ++n_ops_;
+    return;
+  }
+  if (repeating_) {
+    ops_.resize(n_ops_);
+    key_.resize(key_size_);
+    repeating_ = false;
+  }
+  key_.insert(key_.end(), key.words.begin(), key.words.begin() + static_cast<std::ptrdiff_t>(key.n));
+  key_size_ = key_.size();
+  Op& own = std::get<Op>(ops_.emplace_back(StepOp{op, label}).op);
+  ++n_ops_;
+  if constexpr (requires { own.batch; }) own.batch = own_batch;
+  PlaceOperands place(*this, first_operand);
+  visit_operands(own, place);
 }
 
 void Step::upload() { inputs_.upload(); }
 
 void Step::download() {
-  for (const HostOutput& o : output_list_) device_.download(o.slot.host, o.slot.device, o.host.bytes());
+  outputs_.download();
+  for (const HostOutput& o : host_outputs_) {
+    if (o.is_input) device_.download(o.slot.host, o.slot.device, o.host.bytes());
+  }
 }
 
 void Step::finish_downloads() {
-  for (const HostOutput& o : output_list_) {
+  for (const HostOutput& o : host_outputs_) {
     if (o.host.is_contiguous()) {
       std::memcpy(o.host.data, o.slot.host, static_cast<size_t>(o.host.bytes()));
       continue;
@@ -304,15 +409,22 @@ void Step::finish_downloads() {
 }
 
 void Step::clear() {
-  ops_.clear();
-  key_.clear();
-  inputs_.reset();
-  outputs_.reset();
+  // A step that ended early leaves what it repeated.
+  ops_.resize(n_ops_);
+  key_.resize(key_size_);
+  n_ops_ = key_size_ = n_operands_ = n_batches_ = n_tables_ = 0;
+  repeating_ = true;
   host_inputs_.clear();
   host_outputs_.clear();
-  output_list_.clear();
-  batches_.clear();
-  tables_.clear();
+  inputs_.reset();
+  outputs_.reset();
+  status_ = outputs_.take(kStatusBytes);
+}
+
+void Step::forget() {
+  n_ops_ = key_size_ = 0;
+  operands_.clear();
+  clear();
 }
 
 #define SYNOD_PRIMITIVE(Op) template void Step::record<Op>(const Op& op, uint32_t label);

@@ -1,12 +1,15 @@
 // One step as the host sees it: the ops issued since the last join, with every operand resolved to device
 // memory. Small host operands (ids, positions, page tables) are copied into pinned blocks whose device twins
 // have fixed addresses, so that two steps of the same shape differ only in the blocks' contents.
+//
+// A decode step mostly repeats the one before. So what the last step recorded is kept, and a step is compared
+// with it op by op: as long as the two are equal nothing is stored again, only host operands are copied.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <span>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -25,7 +28,7 @@ using AnyOp = std::variant<std::monostate
                            >;
 
 struct StepOp {
-  AnyOp op;  // tensors hold device addresses
+  AnyOp op;  // tensors hold device addresses; batch and page tables are the step's own
   uint32_t label = 0;
 };
 
@@ -44,7 +47,9 @@ class StagingBlock {
   };
   Slot take(int64_t bytes);
   void reset();
-  void upload();  // what was taken since reset()
+  // What was taken since reset(), one copy per chunk.
+  void upload();
+  void download();
 
  private:
   struct Chunk {
@@ -67,60 +72,103 @@ class Step {
   void remove_device_range(const std::byte* begin);
   bool on_device(const void* p) const;
 
-  // Copies the op with its operands resolved and appends it.
+  // Appends the op with its operands resolved.
   template <typename Op>
   void record(const Op& op, uint32_t label);
 
-  bool empty() const { return ops_.empty(); }
-  std::span<const StepOp> ops() const { return ops_; }
-  std::span<const std::byte> key() const { return key_; }  // equal keys: equal launches
+  bool empty() const { return n_ops_ == 0; }
+  std::span<const StepOp> ops() const { return {ops_.data(), n_ops_}; }
+  // Equal keys: equal launches.
+  std::span<const uint64_t> key() const { return {key_.data(), key_size_}; }
+  // Whether the key is the last step's.
+  bool repeats() const { return repeating_ && n_ops_ == ops_.size(); }
 
   // Of operands of recorded ops.
-  const BatchArrays& batch(const BatchView* batch) const;
+  const BatchArrays& batch(const BatchView* batch) const { return entry(batch).arrays; }
   CacheTable table(const CacheRows& rows) const;
-  int64_t longest(const BatchView* batch) const;  // tokens of its longest sequence, these included
+  // Tokens of its longest sequence, these included.
+  int64_t longest(const BatchView* batch) const { return entry(batch).longest; }
+
+  // Two words that kernels raise; they come back with the outputs.
+  uint32_t* status_on_device() const { return reinterpret_cast<uint32_t*>(status_.device); }
+  std::span<const uint32_t, 2> status() const {
+    return std::span<const uint32_t, 2>(reinterpret_cast<const uint32_t*>(status_.host), 2);
+  }
+  void clear_status() { device_.clear(status_.device, kStatusBytes); }
 
   void upload();            // host operands, before the launches
   void download();          // issues copies of host outputs, after the launches
   void finish_downloads();  // after a synchronize: into the caller's memory
-  void clear();
+  void clear();             // the next step begins
+  void forget();            // as clear(), and the next step repeats nothing: weights changed
 
  private:
-  friend struct ResolveOperands;
-  std::byte* resolve_input(const Tensor& t);
-  std::byte* resolve_output(const Tensor& t, bool keep_contents);
-  void resolve_batch(const BatchView* batch);
-  void resolve_rows(const CacheRows& rows, int64_t n_sequences);
-  template <typename T>
-  void add_key(const T& value);
-  void add_key(const Tensor& t);
+  friend struct KeyOperands;
+  friend struct PlaceOperands;
+  static constexpr int64_t kStatusBytes = 2 * sizeof(uint32_t);
 
   struct HostOutput {
     Tensor host;
     StagingBlock::Slot slot;
+    bool is_input;  // in place: the slot is of inputs_
   };
   struct HostInput {
+    const std::byte* host;
     StagingBlock::Slot slot;
     int64_t bytes;
   };
+  // Recorded ops point to `own`, whatever memory the caller's has in a later step that repeats them.
   struct BatchEntry {
+    const BatchView* callers = nullptr;
+    BatchView own;
     BatchArrays arrays;
     int64_t longest = 0;
   };
+  struct TableEntry {
+    const RowTable* callers = nullptr;
+    std::vector<RowTable> own;
+    CacheTable table;
+  };
+  // A tensor operand of the last step. One that is `fixed` (device memory, a constant) resolves again to the
+  // same address.
+  struct Operand {
+    const std::byte* data = nullptr;
+    std::byte* device = nullptr;
+    bool fixed = false;
+  };
+
+  std::byte* resolve(const Tensor& t, bool written, bool keep_contents);
+  std::byte* resolve_input(const Tensor& t);
+  std::byte* resolve_output(const Tensor& t, bool keep_contents);
+  const BatchEntry& resolve_batch(const BatchView* batch);
+  const TableEntry& resolve_rows(const CacheRows& rows, int64_t n_sequences);
+  const HostOutput* find_output(const void* host) const;
+  const HostInput* find_input(const Tensor& t) const;
+  const BatchEntry& entry(const BatchView* own) const;
 
   Device& device_;
   const WeightStore& weights_;
   std::map<const std::byte*, int64_t> ranges_;  // begin -> bytes
   mutable const std::byte* last_begin_ = nullptr;
   mutable const std::byte* last_end_ = nullptr;
+
+  // This step: the first n_ops_ ops and key_size_ words. While it repeats the last one, more may follow of
+  // that.
   std::vector<StepOp> ops_;
-  std::vector<std::byte> key_;
+  std::vector<uint64_t> key_;
+  size_t n_ops_ = 0, key_size_ = 0;
+  bool repeating_ = true;
+  std::vector<Operand> operands_;
+  size_t n_operands_ = 0;
+
+  // Operands that the host holds, in order of first use.
   StagingBlock inputs_, outputs_;
-  std::unordered_map<const void*, HostInput> host_inputs_;
-  std::unordered_map<const void*, size_t> host_outputs_;  // index in outputs_list_
-  std::vector<HostOutput> output_list_;
-  std::unordered_map<const BatchView*, BatchEntry> batches_;
-  std::unordered_map<const RowTable*, CacheTable> tables_;
+  StagingBlock::Slot status_;  // the first of outputs_
+  std::vector<HostInput> host_inputs_;
+  std::vector<HostOutput> host_outputs_;
+  std::deque<BatchEntry> batches_;
+  std::deque<TableEntry> tables_;
+  size_t n_batches_ = 0, n_tables_ = 0;
 };
 
 }  // namespace synod::cuda

@@ -15,6 +15,7 @@
 #include "cuda/weight_set.h"
 #include "engine/dry_steps.h"
 #include "formats/checkpoint.h"
+#include "host_device.h"
 #include "ops/operands.h"
 
 namespace synod {
@@ -22,39 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Copies at once; a mark is passed when it is waited for.
-class HostDevice final : public cuda::Device {
- public:
-  std::string name() const override { return "host"; }
-  int64_t free_bytes() const override { return 1 << 30; }
-  int64_t total_bytes() const override { return 1 << 30; }
-  std::byte* allocate(int64_t bytes) override { return ++live_, new std::byte[static_cast<size_t>(bytes)]; }
-  void release(std::byte* data) override { --live_, delete[] data; }
-  std::byte* allocate_pinned(int64_t bytes) override { return allocate(bytes); }
-  void release_pinned(std::byte* data) override { release(data); }
-  void upload(std::byte* device, const std::byte* host, int64_t bytes) override {
-    std::memcpy(device, host, static_cast<size_t>(bytes));
-  }
-  void download(std::byte* host, const std::byte* device, int64_t bytes) override {
-    upload(host, device, bytes);
-  }
-  void clear(std::byte* device, int64_t bytes) override {
-    std::memset(device, 0, static_cast<size_t>(bytes));
-  }
-  void launch(const cuda::Launch&) override {}
-  void synchronize() override {}
-  void set_mark(int) override {}
-  void wait_mark(int) override {}
-  double seconds_between(int, int) override { return 0.0; }
-  void begin_capture() override {}
-  Graph end_capture() override { return nullptr; }
-  void replay(Graph) override {}
-  void drop(Graph) override {}
-  int live() const { return live_; }
-
- private:
-  int live_ = 0;
-};
+using testing::HostDevice;
 
 TEST(CudaLayout, PlanesTakeTheBytesOfTheBlocks) {
   for (int i = 0; i <= static_cast<int>(DType::kQ2_0); ++i) {
