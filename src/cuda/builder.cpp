@@ -45,16 +45,7 @@ std::vector<PlannedLaunch> Builder::build() {
       std::visit([&](const auto& op) { run(op); }, ops[index_].op);
       taken = 1;
     }
-    for (size_t i = index_; i < index_ + taken; ++i) {
-      std::visit(
-          [&](const auto& op) {
-            if constexpr (!std::is_same_v<std::decay_t<decltype(op)>, std::monostate>) {
-              Writes writes([&](const Tensor& t) { wrote(t); });
-              op.visit(writes);
-            }
-          },
-          ops[i].op);
-    }
+    for (size_t i = index_; i < index_ + taken; ++i) visit_writes(i, [&](const Tensor& t) { wrote(t); });
     end_op();
     std::ranges::move(made_, std::back_inserter(cached_));
     made_.clear();
@@ -62,6 +53,24 @@ std::vector<PlannedLaunch> Builder::build() {
   }
   flush_rows();
   return std::move(launches_);
+}
+
+template <typename Visit>
+void Builder::visit_writes(size_t i, Visit&& visit) const {
+  std::visit(
+      [&](const auto& op) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(op)>, std::monostate>) {
+          Writes writes(visit);
+          op.visit(writes);
+        }
+      },
+      step_.ops()[i].op);
+}
+
+bool Builder::writes(size_t i, const Tensor& rows) const {
+  bool overlap = false;
+  visit_writes(i, [&](const Tensor& t) { overlap = overlap || memory_of(t).overlaps(memory_of(rows)); });
+  return overlap;
 }
 
 StatusWord Builder::status() const { return {.bits = status_, .label = label_}; }
@@ -163,10 +172,8 @@ HalfRows Builder::halves(const Rows& x, bool low) {
 }
 
 void Builder::wrote(const Tensor& t) {
-  if (t.rank == 0 || t.size() == 0) return;
-  int64_t last = 0;
-  for (int i = 0; i + 1 < t.rank; ++i) last += (t.dim(i) - 1) * t.stride[static_cast<size_t>(i)];
-  wrote(t.data, t.data + last + row_bytes(t.type, t.inner()));
+  const Extent extent = memory_of(t);
+  if (extent.begin != extent.end) wrote(extent.begin, extent.end);
 }
 
 void Builder::wrote(const std::byte* begin, const std::byte* end) {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -73,6 +74,8 @@ class Builder {
   void products(std::span<const Product> parts, const Rows& x);
   bool gated_products(const Glu& op, std::span<const Product> parts, const Rows& x, size_t next);
   TileParams expert_tiles(const Tensor& ids, int64_t n_experts, int64_t rows) const;
+  void emit_experts(TileParams p);
+  bool joins_experts(const TileParams& pair, const ExpertFfn& op);
   void combined_experts(const ExpertFfn& op, const DeviceMatrix& down, float* hidden);
   void grouped_ffn(const ExpertFfn& op);
   struct Tiles;
@@ -85,6 +88,11 @@ class Builder {
   DigitRows digits(const Rows& x);
   HalfRows halves(const Rows& x, bool low);
   DigitRows digits_for(size_t next, const Tensor& out);
+  DigitRows make_digits(const Rows& x);
+  bool feeds_tiles(const Tensor& rows);
+  template <typename Visit>
+  void visit_writes(size_t i, Visit&& visit) const;  // tensors that op i writes outside the cache
+  bool writes(size_t i, const Tensor& rows) const;   // whether it writes over them
   void wrote(const Tensor& t);
   void wrote(const std::byte* begin, const std::byte* end);
 
@@ -108,9 +116,11 @@ class Builder {
   Scratch& scratch_;
   uint32_t *status_, *tickets_;
   std::vector<PlannedLaunch> launches_;
-  size_t index_ = 0;    // of the op being built
-  uint32_t label_ = 0;  // of it
-  RowProgram rows_;     // open row program
+  std::optional<TileParams> side_;  // gated products that wait for the launch of the next op, ExpertFfn
+  std::map<const int32_t*, size_t> chosen_;  // launch that wrote these expert ids
+  size_t index_ = 0;                         // of the op being built
+  uint32_t label_ = 0;                       // of it
+  RowProgram rows_;                          // open row program
   uint32_t rows_label_ = 0;
   std::vector<Cached> cached_, made_;  // made_: by the launches of this op, known after it
   std::vector<std::byte*> temporaries_;

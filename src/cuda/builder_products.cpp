@@ -21,6 +21,20 @@ View slots(float* p, int64_t k, int64_t d) {
   return v;
 }
 int64_t stride_of(const Tensor& t) { return t.stride[0] / 4; }
+template <typename Op>
+int32_t act_of(const Op& op) {
+  return op.act == Glu::Act::kSilu ? 0 : 1;
+}
+
+bool tiles_for_experts(const DeviceMatrix& weight, int64_t n, int64_t k) {
+  constexpr int64_t kMostSlots = 512;  // that a block of tile_product() sorts
+  return takes_tiles(weight) && n * k <= kMostSlots;
+}
+bool tiles_experts(const ExpertFfn& op, const DeviceMatrix& gate, const DeviceMatrix& up,
+                   const DeviceMatrix& down, int64_t n, int64_t k) {
+  return tiles_for_experts(gate, n, k) && tiles_for_experts(down, n, k) && gate.codec == up.codec &&
+         op.down[0].n_in % 32 == 0;
+}
 
 }  // namespace
 
@@ -71,12 +85,28 @@ bool Builder::gated_products(const Glu& op, std::span<const Product> parts, cons
   p.parts[0] = {.weight = gate, .out = parts[0].out};
   p.parts[1] = {.weight = up, .out = parts[1].out};
   p.pair = 1;
-  p.act = op.act == Glu::Act::kSilu ? 0 : 1;
+  p.act = act_of(op);
   p.limit = op.limit;
   p.digits = digits(x);
-  p.out_digits = digits_for(next, op.out);
-  emit(tile_product(p));
+  const auto* experts = op_at<ExpertFfn>(next);
+  const bool joins = experts != nullptr && joins_experts(p, *experts);
+  p.out_digits = digits_for(joins ? next + 1 : next, op.out);
+  if (joins) {
+    side_ = p;
+  } else {
+    emit(tile_product(p));
+  }
   return true;
+}
+
+// Whether the products can share the launch of the experts' gate and up.
+bool Builder::joins_experts(const TileParams& pair, const ExpertFfn& op) {
+  constexpr int64_t kMostTokens = 4;
+  const int64_t n = op.ids.dim(0), k = op.ids.dim(1);
+  if (n != pair.n_tokens || n > kMostTokens || op.shared) return false;
+  const DeviceMatrix &gate = device(op.gate), &up = device(op.up), &own = pair.parts[0].weight;
+  return tiles_experts(op, gate, up, device(op.down), n, k) && own.codec == gate.codec &&
+         own.n_in == gate.n_in && pair.act == act_of(op) && pair.limit == op.limit;
 }
 
 // Digits of an op's output, to be written by its launch, when op `next` is a product that reads them.
@@ -85,8 +115,13 @@ DigitRows Builder::digits_for(size_t next, const Tensor& out) {
   if (linear == nullptr || linear->x.data != out.data || linear->x.dim(0) > kDecodeTokens) return {};
   if (!out.is_contiguous() || !linear->x.is_contiguous() || linear->x.size() != out.size()) return {};
   if (!takes_tiles(device(linear->weight))) return {};
+  return make_digits({.view = view_of(linear->x), .n = linear->x.dim(0)});
+}
+
+// Room for digits that a launch of this op writes.
+DigitRows Builder::make_digits(const Rows& x) {
   Cached& c = made_.emplace_back();
-  c.view = view_of(linear->x), c.n = linear->x.dim(0);
+  c.view = x.view, c.n = x.n;
   const Extent extent = extent_of(c.view, c.n);
   c.begin = extent.begin, c.end = extent.end;
   c.digits.stride = digit_row_bytes(c.view.d);
@@ -187,11 +222,6 @@ Builder::Tiles Builder::sort_slots(const Tensor& ids, int64_t n_experts) {
 
 namespace {
 
-bool tiles_for_experts(const DeviceMatrix& weight, int64_t n, int64_t k) {
-  constexpr int64_t kMostSlots = 512;  // that a block of tile_product() sorts
-  return takes_tiles(weight) && n * k <= kMostSlots;
-}
-
 GemmParams expert_gemm(const DeviceMatrix& weight, const HalfRows& x, const View& out, int64_t rows,
                        int64_t k, bool x_per_slot) {
   GemmParams p{.weight = weight, .x = x, .out = out};
@@ -211,6 +241,15 @@ TileParams Builder::expert_tiles(const Tensor& ids, int64_t n_experts, int64_t r
   p.rows_per_expert = rows;
   p.status = status();
   return p;
+}
+
+// A launch waits for its predecessor, which has waited for everything before it: what is older than the
+// predecessor can be read before the wait.
+void Builder::emit_experts(TileParams p) {
+  flush_rows();
+  const auto it = chosen_.find(p.ids);
+  p.settled_ids = it == chosen_.end() || launches_.size() - it->second >= 2 ? 1 : 0;
+  emit(tile_product(p));
 }
 
 void Builder::run(const ExpertLinear& op) {
@@ -234,7 +273,7 @@ void Builder::run(const ExpertLinear& op) {
     p.parts[0] = {.weight = weight, .out = view_of(op.out)};
     p.x_per_slot = per_slot ? 1 : 0;
     p.digits = digits(x);
-    return emit(tile_product(p));
+    return emit_experts(p);
   }
   ExpertGemvParams p{.gate = weight, .rows_per_expert = rows};
   p.n_experts = static_cast<int32_t>(op.experts.size());
@@ -268,12 +307,11 @@ void Builder::run(const ExpertFfn& op) {
   p.ids = op.ids.as<int32_t>(), p.ids_stride = stride_of(op.ids);
   p.out = slots(hidden, k, d_expert);
   p.x = x.view;
-  p.act = op.act == Glu::Act::kSilu ? 0 : 1;
+  p.act = act_of(op);
   p.limit = op.limit;
   p.status = status();
   if (op.round_hidden) p.row_weight = op.weights.as<float>(), p.row_weight_stride = stride_of(op.weights);
-  const bool tiled = tiles_for_experts(gate, n, k) && tiles_for_experts(down, n, k) &&
-                     gate.codec == up.codec && d_expert % 32 == 0;
+  const bool tiled = tiles_experts(op, gate, up, down, n, k);
   if (uses_digits(gate)) p.digits = digits(x);
   if (tiled) {
     TileParams t = expert_tiles(op.ids, p.n_experts, d_expert);
@@ -291,7 +329,13 @@ void Builder::run(const ExpertFfn& op) {
       c.digits.p = reinterpret_cast<uint8_t*>(c.memory.back());
       t.out_digits = c.digits;
     }
-    emit(tile_product(t));
+    if (side_) {
+      t.has_side = 1;
+      t.side[0] = side_->parts[0], t.side[1] = side_->parts[1];
+      t.side_digits = side_->digits, t.side_out_digits = side_->out_digits;
+      side_.reset();
+    }
+    emit_experts(t);
   } else if (gate.codec == up.codec) {
     p.up = up;
     emit(expert_gemv(p));
@@ -341,17 +385,17 @@ void Builder::combined_experts(const ExpertFfn& op, const DeviceMatrix& down, fl
   const float* weights = op.round_hidden ? nullptr : op.weights.as<float>();
   p.digits = digits({.view = flat(hidden, d_expert), .n = n * k});
   p.parts[0].weight = down;
-  if (n == 1) {
+  if (n == 1 && k <= 32) {  // a lane per slot
     p.sum_slots = 1;
     p.parts[0].out = view_of(op.out);
     p.weights = weights;
     if (op.shared) p.shared = view_of(op.shared);
-    return emit(tile_product(p));
+    return emit_experts(p);
   }
   auto* rows = temporary<float>(n * k * d_model);
   p.parts[0].out = slots(rows, k, d_model);
   p.x_per_slot = 1;
-  emit(tile_product(p));
+  emit_experts(p);
   CombineParams c{.out = view_of(op.out), .x = slots(rows, k, d_model)};
   if (op.shared) c.shared = view_of(op.shared);
   c.weights = weights, c.weights_stride = stride_of(op.weights);
@@ -379,7 +423,7 @@ void Builder::grouped_ffn(const ExpertFfn& op) {
   run_tiles(expert_gemm(up, input, flat(other, d_expert), d_expert, k, false));
   SYNOD_ASSERT(op.weights.is_contiguous());
   append_row_step({.kind = RowStep::kGlu,
-                   .act = op.act == Glu::Act::kSilu ? 0 : 1,
+                   .act = act_of(op),
                    .dst = flat(hidden, d_expert),
                    .a = flat(hidden, d_expert),
                    .b = flat(other, d_expert),
@@ -410,7 +454,9 @@ void Builder::route(RouteParams p, const Tensor& ids, const Tensor& weights, con
   p.n_experts = static_cast<int32_t>(logits.dim(1));
   p.status = status();
   SYNOD_ASSERT(p.k <= 32);  // a lane per slot
-  if (p.n_tokens > 0) emit(cuda::route(p));
+  if (p.n_tokens == 0) return;
+  emit(cuda::route(p));
+  chosen_[p.ids] = launches_.size() - 1;
 }
 
 void Builder::run(const RouteSoftmax& op) {
@@ -459,9 +505,11 @@ void Builder::attention(AttentionParams p, int64_t n_tokens, int64_t longest) {
   }
   p.n_splits = static_cast<int32_t>(splits);
   const int64_t per_token = static_cast<int64_t>(p.n_heads) * splits * (p.head_dim + 4);
-  constexpr int64_t kMostValues = 64 << 20;  // of partial results
+  constexpr int64_t kMostValues = 64 << 20;                                              // of partial results
+  const int64_t tickets = p.n_heads * (1 + (splits + kGroupSplits - 1) / kGroupSplits);  // of a token
+  SYNOD_ASSERT(tickets <= kMostTickets);
   const int64_t batch =
-      std::clamp<int64_t>(std::min(kMostValues / per_token, int64_t{kMostTickets} / p.n_heads), 1, n_tokens);
+      std::clamp<int64_t>(std::min(kMostValues / per_token, kMostTickets / tickets), 1, n_tokens);
   p.tickets = tickets_;
   p.partial = temporary<float>(batch * per_token);
   for (int64_t first = 0; first < n_tokens; first += batch) {

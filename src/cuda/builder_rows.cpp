@@ -14,6 +14,33 @@ void Builder::run(const RmsNorm& op) {
                    .eps = op.eps,
                    .factor = op.factor},
                   op.x.rows(), view_of(op.x).d);
+  if (feeds_tiles(op.out)) {
+    const Rows rows{.view = view_of(op.out), .n = op.out.dim(0)};
+    append_row_step({.kind = RowStep::kDigits, .a = rows.view, .digits = make_digits(rows)}, rows.n,
+                    rows.view.d);
+  }
+}
+
+// Whether a product that comes soon reads the rows as digits, which are then the row program's last step.
+bool Builder::feeds_tiles(const Tensor& rows) {
+  if (rows.rank != 2 || rows.dim(0) > kDecodeTokens || view_of(rows).d % 32 != 0) return false;
+  constexpr size_t kSoon = 10;
+  const auto reads = [&](const Tensor& x) {
+    return same(view_of(x), view_of(rows)) && x.dim(0) == rows.dim(0);
+  };
+  for (size_t i = index_ + 1; i <= index_ + kSoon && i < step_.ops().size(); ++i) {
+    if (const auto* linear = op_at<Linear>(i); linear != nullptr && reads(linear->x)) {
+      return uses_digits(device(linear->weight));
+    }
+    if (const auto* several = op_at<Projections>(i); several != nullptr && reads(several->x)) {
+      return uses_digits(device(several->parts[0].weight));
+    }
+    if (const auto* experts = op_at<ExpertFfn>(i); experts != nullptr && reads(experts->x)) {
+      return uses_digits(device(experts->gate));
+    }
+    if (writes(i, rows)) return false;
+  }
+  return false;
 }
 
 void Builder::run(const Add& op) {

@@ -83,11 +83,16 @@ class CudaDevice final : public Device {
     config.blockDim = {l.block[0], l.block[1], l.block[2]};
     config.dynamicSmemBytes = l.shared_bytes;
     config.stream = stream_;
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = dependent_ ? 1 : 0;
+    std::array<cudaLaunchAttribute, 2> attributes{};
+    config.attrs = attributes.data();
+    if (dependent_) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (l.cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {l.cluster, 1, 1};
+    }
     std::array<void*, 1> arguments = {const_cast<std::byte*>(l.params.data())};
     check(cudaLaunchKernelExC(&config, l.function, arguments.data()), l.name);
   }

@@ -28,6 +28,13 @@ struct Extent {
   const std::byte *begin = nullptr, *end = nullptr;
   bool overlaps(const Extent& o) const { return begin < o.end && o.begin < end; }
 };
+// All bytes of a tensor; empty extents overlap nothing.
+inline Extent memory_of(const Tensor& t) {
+  if (t.rank == 0 || t.size() == 0) return {};
+  int64_t last = 0;
+  for (int i = 0; i + 1 < t.rank; ++i) last += (t.dim(i) - 1) * t.stride[static_cast<size_t>(i)];
+  return {t.data, t.data + last + row_bytes(t.type, t.inner())};
+}
 inline Extent extent_of(const View& v, int64_t n_rows) {
   const int64_t last = n_rows - 1;
   const auto* begin = reinterpret_cast<const std::byte*>(v.p);

@@ -41,6 +41,13 @@ struct WeightStore::Item {
     scale_rows = scale_rows_of(shape);
     bytes = device_bytes(layout, rows, n * scale_rows);
   }
+  // The tile kernels read whole tiles: rows past the last one, of what follows.
+  int64_t read_after() const {
+    int64_t stride = 0;
+    for (int i = 0; i < layout.n_planes; ++i)
+      stride = std::max(stride, layout.planes[static_cast<size_t>(i)].stride);
+    return stride * (kUnitRows - 1);
+  }
 };
 
 namespace {
@@ -93,10 +100,14 @@ const void* WeightStore::codebook(DType type) {
 }
 
 int64_t WeightStore::planned_bytes(const WeightSet& set) {
-  int64_t bytes = 0;
-  for (const WeightSet::Entry& entry : set.matrices) bytes += Item(entry.all(), entry.as_float).bytes;
+  int64_t bytes = 0, after = 0;
+  for (const WeightSet::Entry& entry : set.matrices) {
+    const Item item(entry.all(), entry.as_float);
+    bytes += item.bytes;
+    after = std::max(after, item.read_after());
+  }
   for (const Tensor& t : set.constants) bytes += (t.bytes() + kPlaneAlign - 1) / kPlaneAlign * kPlaneAlign;
-  return bytes;
+  return bytes == 0 ? 0 : bytes + after;
 }
 
 void WeightStore::place(const WeightSet& set) {
@@ -250,7 +261,7 @@ void WeightStore::upload(Uploader& uploader, std::vector<Item>& items, std::byte
 const DeviceMatrix& WeightStore::place_extra(std::span<const Matrix> experts, bool as_float) {
   std::vector<Item> items;
   items.emplace_back(experts, as_float);
-  std::byte* data = device_.allocate(std::max<int64_t>(items[0].bytes, kPlaneAlign));
+  std::byte* data = device_.allocate(std::max<int64_t>(items[0].bytes + items[0].read_after(), kPlaneAlign));
   extra_memory_.push_back(data);
   constexpr int64_t kSmallPieces = 1 << 20;
   if (extra_uploader_ == nullptr) extra_uploader_ = std::make_unique<Uploader>(device_, 1, kSmallPieces);

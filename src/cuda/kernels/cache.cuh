@@ -6,9 +6,11 @@
 
 namespace synod::cuda {
 
+// Row indices fit 32 bits, whose division is far cheaper.
 __device__ __forceinline__ std::byte* cache_row(const CacheTable& rows, int32_t seq, int64_t index) {
-  std::byte* page = rows.pages[seq * rows.pages_per_seq + index / rows.rows_per_page];
-  return page + index % rows.rows_per_page * rows.row_bytes;
+  const auto row = static_cast<uint32_t>(index), per_page = static_cast<uint32_t>(rows.rows_per_page);
+  const uint32_t page = row / per_page;
+  return rows.pages[seq * rows.pages_per_seq + page] + (row - page * per_page) * rows.row_bytes;
 }
 
 // Sequence and row of the n-th block of `ratio` tokens that the batch closes.
@@ -26,21 +28,24 @@ __device__ __forceinline__ void closed_block(const BatchArrays& batch, int ratio
   seq = 0, row = 0;
 }
 
+__device__ __forceinline__ float4 f16_values(const uint2& v) {
+  return make_float4(f16_value(static_cast<uint16_t>(v.x)), f16_value(static_cast<uint16_t>(v.x >> 16)),
+                     f16_value(static_cast<uint16_t>(v.y)), f16_value(static_cast<uint16_t>(v.y >> 16)));
+}
+__device__ __forceinline__ float4 bf16_values(const uint2& v) {
+  return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000U),
+                     __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000U));
+}
+
 // Four values of a row at column i (a multiple of 4).
 __device__ __forceinline__ float4 load4(int32_t dtype, const std::byte* row, int i) {
   switch (static_cast<DType>(dtype)) {
     case DType::kF32:
       return *reinterpret_cast<const float4*>(row + 4 * i);
-    case DType::kF16: {
-      const uint2 v = *reinterpret_cast<const uint2*>(row + 2 * i);
-      return make_float4(f16_value(static_cast<uint16_t>(v.x)), f16_value(static_cast<uint16_t>(v.x >> 16)),
-                         f16_value(static_cast<uint16_t>(v.y)), f16_value(static_cast<uint16_t>(v.y >> 16)));
-    }
-    case DType::kBF16: {
-      const uint2 v = *reinterpret_cast<const uint2*>(row + 2 * i);
-      return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000U),
-                         __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000U));
-    }
+    case DType::kF16:
+      return f16_values(*reinterpret_cast<const uint2*>(row + 2 * i));
+    case DType::kBF16:
+      return bf16_values(*reinterpret_cast<const uint2*>(row + 2 * i));
     default: {  // Q8_0
       const std::byte* block = row + i / 32 * 34;
       const float d = f16_value(*reinterpret_cast<const uint16_t*>(block));
@@ -50,6 +55,55 @@ __device__ __forceinline__ float4 load4(int32_t dtype, const std::byte* row, int
     }
   }
 }
+
+// Four values as a row stores them, for loads of many before the first use: a type known to the compiler has
+// no branch between two loads, and volatile loads stay where they are written.
+struct F32Quad {
+  static constexpr int kRegisters = 4;  // about, a power of two
+  float4 v = {};
+  __device__ __forceinline__ void load(int32_t, const std::byte* row, int i) {
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(row + 4 * i));
+  }
+  __device__ __forceinline__ float4 values() const { return v; }
+};
+template <DType kType>
+struct HalfQuad {
+  static constexpr int kRegisters = 2;
+  uint2 v = {};
+  __device__ __forceinline__ void load(int32_t, const std::byte* row, int i) {
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(row + 2 * i));
+  }
+  __device__ __forceinline__ float4 values() const {
+    return kType == DType::kF16 ? f16_values(v) : bf16_values(v);
+  }
+};
+struct Q8Quad {
+  static constexpr int kRegisters = 4;
+  uint16_t d = 0, low = 0, high = 0;  // blocks are aligned to two bytes only
+  __device__ __forceinline__ void load(int32_t, const std::byte* row, int i) {
+    const std::byte* block = row + i / 32 * 34;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(d) : "l"(block));
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(low) : "l"(block + 2 + i % 32));
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(high) : "l"(block + 4 + i % 32));
+  }
+  __device__ __forceinline__ float4 values() const {
+    const float f = f16_value(d);
+    return make_float4(f * static_cast<float>(static_cast<int8_t>(low)),
+                       f * static_cast<float>(static_cast<int8_t>(low >> 8)),
+                       f * static_cast<float>(static_cast<int8_t>(high)),
+                       f * static_cast<float>(static_cast<int8_t>(high >> 8)));
+  }
+};
+struct AnyQuad {  // of a type known at run time
+  static constexpr int kRegisters = 8;
+  float4 v = {};
+  __device__ __forceinline__ void load(int32_t dtype, const std::byte* row, int i) {
+    v = load4(dtype, row, i);
+  }
+  __device__ __forceinline__ float4 values() const { return v; }
+};
 
 // Stores x[0, n) as the values [column, column + n) of a row; `thread` of `threads` take part.
 __device__ __forceinline__ void store_row(int32_t dtype, std::byte* row, int column, const float* x, int n,

@@ -15,6 +15,7 @@ struct Launch {
   const char* name = "";
   std::array<uint32_t, 3> grid{1, 1, 1}, block{1, 1, 1};
   uint32_t shared_bytes = 0;
+  uint32_t cluster = 1;  // blocks of a cluster, along x
   std::vector<std::byte> params;
 };
 
@@ -293,8 +294,18 @@ struct TileParams {
   int32_t sum_slots = 0;
   View shared;
   StatusWord status;
-  // Set by tile_product().
-  int32_t tile_bits = 0, slice_bits = 0, n_stages = 1, held_tokens = 1, by_slot = 0;
+  // A pair of plain matrices of the same codec and width that shares the launch of a pair of experts (up to
+  // four tokens): side[0] is gate, side[1] up.
+  GemvPart side[2];
+  DigitRows side_digits, side_out_digits;
+  int32_t has_side = 0;
+  // `ids` were written before the launch that precedes this one.
+  int32_t settled_ids = 0;
+  // Set by tile_product(): tiles of a block (per side, all), slices and how to divide by them, blocks of a
+  // cluster; from one tile of a warp to its next; the last tile's first row; the layout of shared memory.
+  int32_t n_tiles = 1, all_tiles = 1, n_slices = 1, inverse_slices = 256, n_ranks = 1, by_slot = 0;
+  int32_t tile_step = 1, last_row = 0, side_from = 0;  // the first blockIdx.y of the side
+  int32_t n_stages = 1, held_tokens = 1, x_rows = 1, warp_bytes = 0, sums_at = 0, list_at = 0;
   int64_t n_rows = 0;
 };
 inline constexpr int kUnitRows = 16;
@@ -441,12 +452,15 @@ struct AttentionParams {
   int32_t shared_kv = 0;  // values are the keys
   float scale = 1.0F;
   float* partial = nullptr;  // [n_tokens, n_heads, n_splits, head_dim + 4]: largest logit, mass, -, -, sums
-  uint32_t* tickets = nullptr;            // zeros, and zeros again afterwards; at most kMostTickets
+  // Zeros, and zeros again afterwards; at most kMostTickets: of a token and up to n_heads blocks, one each
+  // and one per kGroupSplits splits.
+  uint32_t* tickets = nullptr;
   int32_t n_splits = 0;                   // of the grid: at least those of the longest query
   int32_t first_token = 0, n_tokens = 0;  // of this launch
   DigitRows digits;                       // of out, all heads of a token in a row; p may be null
 };
-inline constexpr int kSplitKeys = 64;  // smallest split
+inline constexpr int kSplitKeys = 64;    // smallest split
+inline constexpr int kGroupSplits = 16;  // splits that are added first when there are many
 inline constexpr int kMostTickets = 1 << 16;
 Launch attention_split(const AttentionParams& p);
 bool attention_tile_fits(const AttentionParams& p);

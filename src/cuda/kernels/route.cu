@@ -1,4 +1,4 @@
-// Routers: one warp per token chooses k experts, ascending by id, and their weights.
+// Routers: one block per token chooses k experts, ascending by id, and their weights.
 #include "cuda/kernels/common.cuh"
 
 namespace synod::cuda {
@@ -16,31 +16,88 @@ __device__ __forceinline__ uint64_t key_of(float v, int id) {
   return static_cast<uint64_t>(key) << 32 | (0xffffffffU - static_cast<uint32_t>(id));
 }
 
-constexpr int kHeldExperts = 8;  // per lane in registers
+constexpr int kMostThreads = 256;
 
+// A choice by score with a thread per expert: its place is the number of better ones, so that nothing is
+// chosen one after the other.
+__global__ void __launch_bounds__(kMostThreads) ranked_route_kernel(const __grid_constant__ RouteParams p) {
+  __shared__ __align__(16) uint32_t keys[kMostThreads];
+  __shared__ uint32_t chosen[kMostThreads / 32], faults[kMostThreads / 32];
+  __shared__ float tops[kMostThreads / 32], masses[kMostThreads / 32];
+  const int64_t t = blockIdx.x;
+  const int e = static_cast<int>(threadIdx.x), lane = e % 32, warp = e / 32;
+  const int n_warps = static_cast<int>(blockDim.x) / 32;
+  const bool there = e < p.n_experts;
+  // What no kernel writes, before the wait.
+  float extra = p.mode == 0 ? 1.0F : 0.0F;
+  if (p.mode == 0 && there && p.expert_scale != nullptr) extra = p.expert_scale[e];
+  if (p.mode == 1 && there) extra = p.bias[e];
+  begin();
+  const float logit = there ? row_of(p.logits, t)[e] : 0.0F;
+  const float ranked = p.mode == 1 ? score_of(logit) + extra : logit;
+  const bool good = !there || (finite(logit) && finite(ranked));
+  const uint32_t key = there ? static_cast<uint32_t>(key_of(ranked, 0) >> 32) : 0;
+  keys[e] = key;
+  const uint32_t bad = __ballot_sync(0xffffffffU, !good);
+  if (lane == 0) faults[warp] = bad;
+  __syncthreads();
+  int better = 0;
+#pragma unroll 4
+  for (int i = 0; i < 32 * n_warps; i += 4) {
+    const uint4 k = *reinterpret_cast<const uint4*>(keys + i);
+    better +=
+        (k.x > key || (k.x == key && i < e) ? 1 : 0) + (k.y > key || (k.y == key && i + 1 < e) ? 1 : 0) +
+        (k.z > key || (k.z == key && i + 2 < e) ? 1 : 0) + (k.w > key || (k.w == key && i + 3 < e) ? 1 : 0);
+  }
+  const bool mine = there && better < p.k;
+  const uint32_t votes = __ballot_sync(0xffffffffU, mine);
+  const float top = warp_max(mine ? logit : -INFINITY);
+  if (lane == 0) chosen[warp] = votes, tops[warp] = top;
+  __syncthreads();
+  int before = 0;  // chosen experts of lower ids: slots are in order of ids
+  uint32_t fault = 0;
+  float largest = -INFINITY;
+  for (int w = 0; w < n_warps; ++w) {
+    if (w < warp) before += __popc(chosen[w]);
+    fault |= faults[w];
+    largest = fmaxf(largest, tops[w]);
+  }
+  float weight = 0.0F;
+  if (mine) weight = p.mode == 0 ? expf(logit - largest) : score_of(logit);
+  const float sum = warp_sum(weight);
+  if (lane == 0) masses[warp] = sum;
+  __syncthreads();
+  float mass = 0.0F;
+  for (int w = 0; w < n_warps; ++w) mass += masses[w];
+  weight = p.mode == 0 ? weight / mass * extra : weight / (mass + 1e-20F) * p.scale;
+  const bool ok = __syncthreads_and(!mine || finite(weight)) != 0 && fault == 0;
+  int32_t* ids = p.ids + t * p.ids_stride;
+  float* weights = p.weights + t * p.weights_stride;
+  if (!ok) {
+    if (e < p.k) ids[e] = 0, weights[e] = 0.0F;
+    if (e == 0) raise(p.status, 1);
+    return;
+  }
+  if (!mine) return;
+  const int slot = before + __popc(votes & ((1U << lane) - 1U));
+  ids[slot] = e, weights[slot] = weight;
+}
+
+// Any number of experts, or those a table lists (maybe one twice).
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteParams p) {
-  extern __shared__ uint64_t keys[];  // [n_experts]; 0 = taken. Unused when the registers hold all
+  extern __shared__ uint64_t keys[];  // [n_experts]; 0 = taken
   begin();
   const int64_t t = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x);
   const float* logits = row_of(p.logits, t);
   bool good = true;
-  const bool in_registers = p.n_experts <= 32 * kHeldExperts;
-  uint32_t held[kHeldExperts] = {};  // high halves of keys of experts lane + 32 j
   const auto key_at = [&](int e) {
     const float v = logits[e];
     const float ranked = p.mode == 1 ? score_of(v) + p.bias[e] : v;
     good = good && finite(v) && finite(ranked);
     return key_of(ranked, e);
   };
-  if (in_registers) {
-#pragma unroll
-    for (int j = 0; j < kHeldExperts; ++j) {
-      if (lane + 32 * j < p.n_experts) held[j] = static_cast<uint32_t>(key_at(lane + 32 * j) >> 32);
-    }
-  } else {
-    for (int e = lane; e < p.n_experts; e += 32) keys[e] = key_at(e);
-  }
+  for (int e = lane; e < p.n_experts; e += 32) keys[e] = key_at(e);
   __syncwarp();
   bool in_range = true;
   int id = 0x7fffffff;  // of slot `lane`, unsorted
@@ -49,24 +106,6 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     const bool known = token >= 0 && token < p.table_rows;
     if (known && lane < p.k) id = p.table[static_cast<int64_t>(token) * p.k + lane];
     in_range = known && __all_sync(0xffffffffU, lane >= p.k || (id >= 0 && id < p.n_experts)) != 0;
-  } else if (in_registers) {
-    for (int s = 0; s < p.k; ++s) {
-      uint32_t best = 0;
-#pragma unroll
-      for (int j = 0; j < kHeldExperts; ++j) best = max(best, held[j]);
-      best = __reduce_max_sync(0xffffffffU, best);
-      uint32_t first = 0xffffffffU;  // the lowest id of that key
-#pragma unroll
-      for (int j = kHeldExperts - 1; j >= 0; --j) {
-        if (held[j] == best) first = static_cast<uint32_t>(lane + 32 * j);
-      }
-      first = __reduce_min_sync(0xffffffffU, first);
-      if (lane == s) id = static_cast<int>(min(first, static_cast<uint32_t>(p.n_experts - 1)));
-#pragma unroll
-      for (int j = 0; j < kHeldExperts; ++j) {
-        if (static_cast<uint32_t>(lane + 32 * j) == first) held[j] = 0;
-      }
-    }
   } else {
     for (int s = 0; s < p.k; ++s) {
       uint64_t best = 0;
@@ -121,6 +160,10 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
 }  // namespace
 
 Launch route(const RouteParams& p) {
+  if (p.mode != 2 && p.n_experts <= kMostThreads && p.k <= p.n_experts) {
+    const auto threads = static_cast<unsigned>(div_up(p.n_experts, 32) * 32);
+    return make_launch("route", ranked_route_kernel, static_cast<unsigned>(p.n_tokens), threads, p);
+  }
   return make_launch("route", route_kernel, static_cast<unsigned>(p.n_tokens), 32, p,
                      sizeof(uint64_t) * static_cast<size_t>(p.n_experts));
 }

@@ -1,7 +1,8 @@
 // Row programs: sequences of norms, sums, scales, gates and quantization over rows of one width. One block
 // per row; a thread owns the same columns in every step. What a program reads is copied to shared memory
-// at once (norm weights before the wait), and its intermediate rows stay there, so that only norms need a
-// barrier and latency is paid once.
+// at once, a warp per row (norm weights before the wait), and its intermediate rows stay there, so that only
+// norms need a barrier and latency is paid once. Few threads with several columns each: the time of a norm is
+// that of its sum over the block.
 #include <algorithm>
 
 #include "cuda/kernels/digits.cuh"
@@ -10,7 +11,7 @@
 namespace synod::cuda {
 namespace {
 
-constexpr int kMaxThreads = 1024;
+constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 
 // kWide neighbouring values, read and written at once.
 template <int kWide>
@@ -35,31 +36,32 @@ struct Piece {
 
 // Thread i owns pieces i, i + n, ... of kWide columns.
 template <int kPer, int kWide>
-__global__ void __launch_bounds__(kMaxThreads) row_kernel(const __grid_constant__ RowProgram p) {
+__global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant__ RowProgram p) {
   extern __shared__ __align__(16) float slots[];  // [p.n_slots][d]
-  __shared__ float scratch[32], scalars[kMaxRowSteps];
+  __shared__ float partial[2][kRowWarps], scalars[kMaxRowSteps];
   const int64_t r = blockIdx.x;
   const int n = static_cast<int>(blockDim.x), tid = static_cast<int>(threadIdx.x), d = p.d;
+  const int lane = tid % 32, warp = tid / 32, n_warps = n / 32;
   const auto column = [&](int j) { return (tid + j * n) * kWide; };
   const auto fetch_row = [&](const float* row, int slot) {
-#pragma unroll
-    for (int j = 0; j < kPer; ++j) {
-      const int i = column(j);
-      if (i >= d) break;
+    float* to = slots + slot * d;
+#pragma unroll 4
+    for (int i = lane * kWide; i < d; i += 32 * kWide) {
       if constexpr (kWide == 4) {
-        fetch_16(slots + slot * d + i, row + i);
+        fetch_16(to + i, row + i);
       } else {
-        fetch_4(slots + slot * d + i, row + i);
+        fetch_4(to + i, row + i);
       }
     }
   };
 #pragma unroll 1
-  for (int i = 0; i < p.n_inputs; ++i) {
+  for (int i = warp; i < p.n_inputs; i += n_warps) {
     if (p.inputs[i].constant != nullptr) fetch_row(p.inputs[i].constant, p.inputs[i].slot);
   }
+  const float inverse_d = 1.0F / static_cast<float>(d);
   begin();
 #pragma unroll 1
-  for (int i = 0; i < p.n_inputs; ++i) {
+  for (int i = warp; i < p.n_inputs; i += n_warps) {
     if (p.inputs[i].constant == nullptr) fetch_row(row_of(p.inputs[i].rows, r), p.inputs[i].slot);
   }
   if (tid < p.n_steps) {
@@ -70,6 +72,7 @@ __global__ void __launch_bounds__(kMaxThreads) row_kernel(const __grid_constant_
   end_fetch();
   wait_fetch<0>();
   __syncthreads();
+  int norms = 0;
 #pragma unroll 1
   for (int s = 0; s < p.n_steps; ++s) {
     const RowStep& step = p.steps[s];
@@ -87,12 +90,12 @@ __global__ void __launch_bounds__(kMaxThreads) row_kernel(const __grid_constant_
     if (step.kind == RowStep::kDigits) {
       uint8_t* row = step.digits.p + r * step.digits.stride;
 #pragma unroll
-      for (int j = 0; j < kPer; ++j) {  // d is a multiple of 32, n of the lanes that share a block
+      for (int j = 0; j < kPer; ++j) {  // d is a multiple of 32: a block of values is there or not
         const int i = column(j);
-        if (i >= d) break;
         if constexpr (kWide == 4) {
-          write_digits(row, d, i / 32, make_float4(v[j].v[0], v[j].v[1], v[j].v[2], v[j].v[3]));
-        } else {
+          write_digits(row, d, i / 32, make_float4(v[j].v[0], v[j].v[1], v[j].v[2], v[j].v[3]), i < d,
+                       0xffffffffU);
+        } else if (i < d) {  // n is a multiple of 32: by whole warps
           write_digits(row, d, i / 32, v[j].v[0]);
         }
       }
@@ -116,8 +119,16 @@ __global__ void __launch_bounds__(kMaxThreads) row_kernel(const __grid_constant_
 #pragma unroll
         for (int e = 0; e < kWide; ++e) sum = fmaf(v[j].v[e], v[j].v[e], sum);
       }
-      sum = block_sum(sum, scratch);
-      const float factor = step.factor / sqrtf(sum / static_cast<float>(d) + step.eps);
+      // Over the block in warp order. Two sets of partial sums: a warp that is ahead by one norm has passed
+      // the barrier that all readers of the older set had reached.
+      sum = warp_sum(sum);
+      float* parts = partial[norms++ % 2];
+      if (lane == 0) parts[warp] = sum;
+      __syncthreads();
+      sum = parts[0];
+#pragma unroll
+      for (int w = 1; w < kRowWarps; ++w) sum += w < n_warps ? parts[w] : 0.0F;
+      const float factor = step.factor * rsqrtf(fmaf(sum, inverse_d, step.eps));
       const bool weighted = step.w != nullptr;
       each([&](float a, float b) { return a * factor * (weighted ? b : 1.0F); });
     } else if (step.kind == RowStep::kAdd) {
@@ -249,13 +260,14 @@ Launch row_program(RowProgram p) {
   const size_t bytes = sizeof(float) * static_cast<size_t>(assign_slots(p)) * static_cast<size_t>(p.d);
   const bool wide = wide_rows(p);
   const int pieces = wide ? p.d / 4 : p.d;
-  const int threads = std::clamp((pieces + 31) / 32 * 32, 32, wide ? kMaxThreads : 512);
+  const int threads = std::clamp((pieces + 31) / 32 * 32, 32, kRowThreads);
   const int per = (pieces + threads - 1) / threads;
   const dim3 block(static_cast<unsigned>(threads));
   if (wide && per <= 1) return make_launch("row_program", row_kernel<1, 4>, rows, block, p, bytes);
-  if (wide && per <= 2) return make_launch("row_program", row_kernel<2, 4>, rows, block, p, bytes);
+  if (wide && per <= 3) return make_launch("row_program", row_kernel<3, 4>, rows, block, p, bytes);
+  if (wide && per <= 8) return make_launch("row_program", row_kernel<8, 4>, rows, block, p, bytes);
   if (!wide && per <= 4) return make_launch("row_program", row_kernel<4, 1>, rows, block, p, bytes);
-  if (!wide && per <= 16) return make_launch("row_program", row_kernel<16, 1>, rows, block, p, bytes);
+  if (!wide && per <= 32) return make_launch("row_program", row_kernel<32, 1>, rows, block, p, bytes);
   if (p.n_steps == 1 && p.steps[0].kind == RowStep::kDigits) {
     const int64_t warps = p.n_rows * (p.d / 32);
     return make_launch("digits", digits_kernel, static_cast<unsigned>((warps + 7) / 8), 256, p);

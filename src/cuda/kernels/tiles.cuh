@@ -1,9 +1,10 @@
-// Tiles of 16 stored rows for int8 tensor cores (mma.m16n8k32). A unit is 16 rows by 256 inputs: `fetch`
-// copies its codes and scales into a stage of shared memory, `multiply` adds its products with the digits of
-// up to 4 * kGroups activation rows. An activation row takes two of the eight columns, one per digit, so a
-// lane (g = lane / 4, t = lane % 4) ends up with rows g and g + 8 of token t. The order of inputs within a
-// block of 32 is free as long as both operands agree: with kWide lane t holds inputs 8t to 8t + 7, otherwise
-// 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3. Pitches of stages keep a warp's reads on different banks.
+// Tiles of 16 stored rows for int8 tensor cores (mma.m16n8k32). A unit is 16 rows by 256 inputs: `Units`
+// copies its codes and scales into a stage of shared memory, `multiply_unit` adds its products with the
+// digits of up to 4 * kGroups activation rows. An activation row takes two of the eight columns, one per
+// digit, so a lane (g = lane / 4, t = lane % 4) ends up with rows g and g + 8 of token t. The order of inputs
+// within a block of 32 is free as long as both operands agree: with kWide lane t holds inputs 8t to 8t + 7,
+// otherwise 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3. Pitches of stages keep a warp's reads on different
+// banks.
 #pragma once
 
 #include "cuda/kernels/decode.cuh"
@@ -41,59 +42,79 @@ __device__ __forceinline__ T& at(uint8_t* p) {
   return *reinterpret_cast<T*>(p);
 }
 
-// Where units come from: rows [0, last] from `base`, repeating the last up to 16.
-template <int kPlanes>
-struct UnitSource {
-  const uint8_t* base[kPlanes];
-  uint32_t stride[kPlanes];
-  int last;
-  __device__ __forceinline__ void set(const DeviceMatrix& m, uint32_t row, int last_row) {
-#pragma unroll
-    for (int i = 0; i < kPlanes; ++i) {
-      stride[i] = static_cast<uint32_t>(m.stride[i]);
-      base[i] = m.plane[i] + static_cast<uint64_t>(row) * stride[i];
-    }
-    last = last_row;
+// A plane of a unit: kPieces pieces of kSize bytes per row, in rows of kPitch bytes at kAt of a stage. kHalf:
+// the f16 of each row, as the aligned word around it and, kHalvesAt further on, how far to shift it.
+template <int kSize, int kPieces, int kPitch, int kAt>
+struct Plane {
+  static constexpr int kRowsAtOnce = kPieces > 1 ? 32 / kPieces : kUnitRows;
+  static constexpr int kRounds = kUnitRows / kRowsAtOnce;
+  const uint8_t* from;  // the lane's piece of unit 0
+  uint32_t step;        // to its row of the next round
+
+  __device__ __forceinline__ void set(const uint8_t* plane, int64_t stride, uint32_t row, int lane) {
+    const int r = lane / kPieces, piece = lane % kPieces;
+    const auto row_bytes = static_cast<uint32_t>(stride);
+    from = plane + static_cast<uint64_t>(row + static_cast<uint32_t>(r)) * row_bytes + piece * kSize;
+    step = kRowsAtOnce * row_bytes;
   }
-  __device__ __forceinline__ const uint8_t* of(int plane, int r, uint32_t offset) const {
-    return base[plane] + static_cast<uint64_t>(static_cast<uint32_t>(min(r, last)) * stride[plane] + offset);
+  // `n_blocks` of the unit's eight exist.
+  __device__ __forceinline__ void fetch(uint32_t stage, int unit, int n_blocks, int lane) const {
+    const int r = lane / kPieces, piece = lane % kPieces;
+    if (r >= kRowsAtOnce || piece * kUnitBlocks >= n_blocks * kPieces) return;
+    const uint8_t* p = from + static_cast<uint32_t>(unit) * (kPieces * kSize);
+    const uint32_t to = stage + static_cast<uint32_t>(kAt + r * kPitch + piece * kSize);
+#pragma unroll
+    for (int j = 0; j < kRounds; ++j) {
+      if constexpr (kSize == 16) {
+        fetch_16(to + j * kRowsAtOnce * kPitch, p);
+      } else {
+        fetch_4(to + j * kRowsAtOnce * kPitch, p);
+      }
+      p += step;
+    }
   }
 };
 
-// 16-byte pieces of a plane: kPieces per row and unit, of which `n` exist.
-template <int kPieces, typename Source>
-__device__ __forceinline__ void fetch_rows(uint8_t* to, int pitch, const Source& s, int plane, int unit,
-                                           int n, int lane) {
-#pragma unroll
-  for (int j = 0; j < (kUnitRows * kPieces + 31) / 32; ++j) {
-    const int i = lane + 32 * j, r = i / kPieces, piece = i % kPieces;
-    if (r < kUnitRows && piece < n) {
-      fetch_16(to + r * pitch + 16 * piece,
-               s.of(plane, r, static_cast<uint32_t>((unit * kPieces + piece) * 16)));
-    }
-  }
-}
-// 4-byte words likewise.
-template <int kWords, typename Source>
-__device__ __forceinline__ void fetch_words(uint8_t* to, int pitch, const Source& s, int plane, int unit,
-                                            int n, int lane) {
-#pragma unroll
-  for (int j = 0; j < (kUnitRows * kWords + 31) / 32; ++j) {
-    const int i = lane + 32 * j, r = i / kWords, word = i % kWords;
-    if (r < kUnitRows && word < n) {
-      fetch_4(to + r * pitch + 4 * word, s.of(plane, r, static_cast<uint32_t>((unit * kWords + word) * 4)));
-    }
-  }
-}
-// The f16 of each row's block, as the aligned word around it and which half it is.
 inline constexpr int kHalvesBytes = 8 * kUnitRows;
-template <typename Source>
-__device__ __forceinline__ void fetch_halves(uint8_t* to, const Source& s, int plane, int unit, int lane) {
-  if (lane >= kUnitRows) return;
-  const auto from = reinterpret_cast<uintptr_t>(s.of(plane, lane, static_cast<uint32_t>(2 * unit)));
-  fetch_4(to + 4 * lane, reinterpret_cast<const uint8_t*>(from & ~uintptr_t{3}));
-  at<uint32_t>(to + 4 * kUnitRows + 4 * lane) = (from & 2) != 0 ? 16 : 0;
-}
+template <int kAt>
+struct HalfPlane {
+  const uint8_t* from;
+  __device__ __forceinline__ void set(const uint8_t* plane, int64_t stride, uint32_t row, int lane) {
+    from = plane + static_cast<uint64_t>(row + static_cast<uint32_t>(lane)) * static_cast<uint32_t>(stride);
+  }
+  __device__ __forceinline__ void fetch(uint32_t stage, int unit, int, int lane) const {
+    if (lane >= kUnitRows) return;
+    const auto p = reinterpret_cast<uintptr_t>(from + 2 * unit);
+    const uint32_t to = stage + static_cast<uint32_t>(kAt + 4 * lane);
+    fetch_4(to, reinterpret_cast<const uint8_t*>(p & ~uintptr_t{3}));
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + 4 * kUnitRows), "r"((p & 2) != 0 ? 16 : 0) : "memory");
+  }
+};
+
+// The planes of a codec's tile, in the order of DeviceMatrix. Rows past the end of a matrix are read too and
+// count for nothing: what follows a matrix on the device is readable (WeightStore).
+template <typename... kPlanes>
+struct Planes {
+  __device__ __forceinline__ void set_from(const DeviceMatrix&, int, uint32_t, int) {}
+  __device__ __forceinline__ void fetch(uint32_t, int, int, int) const {}
+};
+template <typename First, typename... Rest>
+struct Planes<First, Rest...> {
+  First first;
+  Planes<Rest...> rest;
+  __device__ __forceinline__ void set(const DeviceMatrix& m, uint32_t row, int lane) {
+    set_from(m, 0, row, lane);
+  }
+  __device__ __forceinline__ void set_from(const DeviceMatrix& m, int i, uint32_t row, int lane) {
+    first.set(m.plane[i], m.stride[i], row, lane);
+    rest.set_from(m, i + 1, row, lane);
+  }
+  __device__ __forceinline__ void fetch(uint32_t stage, int unit, int n_blocks, int lane) const {
+    first.fetch(stage, unit, n_blocks, lane);
+    rest.fetch(stage, unit, n_blocks, lane);
+  }
+};
+
 __device__ __forceinline__ float fetched_half(uint8_t* from, int r) {
   const uint32_t shift = at<uint32_t>(from + 4 * kUnitRows + 4 * r);
   return f16_value(static_cast<uint16_t>(at<uint32_t>(from + 4 * r) >> shift));
@@ -129,13 +150,20 @@ struct XBlock {
 
 // Per codec: bytes of a stage and of a table (per warp), the form of activations, and
 //   kWholeUnits: inputs are a multiple of 256
-//   fetch(stage, source, unit, n_blocks, lane)
+//   Units: what a stage holds
 //   prepare(stage, table, lane)   scales as floats; between two barriers of the warp
 //   load_from(stage, table, lane) what a lane keeps for the unit
-//   block(b)                              the operand and scales of block b, b ascending
-//   add(x, acc)                           products with one group of tokens
+//   block(b)                      the operand and scales of block b, b ascending
+//   add(x, acc)                   products with one group of tokens
 template <Codec kCodec>
 struct Tile;
+
+// A byte of `v` times f, rounded once: the byte is made a float of exponent 2^23, whose share is taken off
+// again.
+__device__ __forceinline__ float byte_times(uint32_t v, int i, float f, float less) {
+  return fmaf(f, __uint_as_float(__byte_perm(v, 0x4b000000U, 0x7650U | static_cast<uint32_t>(i))), less);
+}
+inline constexpr float kByteBase = 8388608.0F;
 
 // Scales and minima of Q4_K and Q5_K: float2 [8 blocks][16 rows].
 struct KTable {
@@ -143,33 +171,33 @@ struct KTable {
   // `odd` multiplies the scales of odd blocks.
   static __device__ __forceinline__ void write(uint8_t* table, uint8_t* scales, float odd, int lane) {
     const int r = lane % 16;
+    const bool upper = lane >= 16;  // blocks 4 to 7
     const uint4 s = at<uint4>(scales + 16 * r);
+    const float d = f16_value(static_cast<uint16_t>(s.x)), dmin = f16_value(static_cast<uint16_t>(s.x >> 16));
+    const uint32_t scale = upper ? (s.w & 0x0f0f0f0fU) | (s.y >> 2 & 0x30303030U) : s.y & 0x3f3f3f3fU;
+    const uint32_t min = upper ? (s.w >> 4 & 0x0f0f0f0fU) | (s.z >> 2 & 0x30303030U) : s.z & 0x3f3f3f3fU;
+    const float factor[2] = {d, d * odd};
+    const float less[2] = {-kByteBase * factor[0], -kByteBase * factor[1]}, min_less = -kByteBase * dmin;
+    uint8_t* to = table + (upper ? 4 * 8 * kUnitRows : 0) + 8 * r;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int b = lane / 16 * 4 + i;
-      float2 v = k_scales(s, b);
-      if (i % 2 == 1) v.x *= odd;
-      at<float2>(table + 8 * (b * kUnitRows + r)) = v;
+      at<float2>(to + i * 8 * kUnitRows) =
+          make_float2(byte_times(scale, i, factor[i % 2], less[i % 2]), byte_times(min, i, dmin, min_less));
     }
   }
 };
 
 template <>
 struct Tile<Codec::kQ4_K> {
-  static constexpr int kPlanes = 2;
   static constexpr bool kWholeUnits = true;
   static constexpr int kPitch = 160, kScales = kUnitRows * kPitch, kStageBytes = kScales + 256;
   static constexpr int kTableBytes = KTable::kTableBytes;
+  using Units = Planes<Plane<16, 8, kPitch, 0>, Plane<16, 1, 16, kScales>>;
   using X = XBlock<true, 2>;
   uint8_t *codes, *table;
   uint2 w[2];
   uint32_t a[4];
   float2 f[2];
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_rows<8>(stage, kPitch, s, 0, unit, 8, lane);
-    fetch_rows<1>(stage + kScales, 16, s, 1, unit, 1, lane);
-  }
   // Codes of odd blocks stay in the high nibbles.
   static __device__ __forceinline__ void prepare(uint8_t* stage, uint8_t* table, int lane) {
     KTable::write(table, stage + kScales, 1.0F / 16.0F, lane);
@@ -197,21 +225,15 @@ struct Tile<Codec::kQ4_K> {
 
 template <>
 struct Tile<Codec::kQ5_K> {
-  static constexpr int kPlanes = 3;
   static constexpr bool kWholeUnits = true;
   static constexpr int kPitch = 160, kHigh = kUnitRows * kPitch, kScales = kHigh + 32 * kUnitRows;
   static constexpr int kStageBytes = kScales + 256, kTableBytes = KTable::kTableBytes;
+  using Units = Planes<Plane<16, 8, kPitch, 0>, Plane<16, 2, 32, kHigh>, Plane<16, 1, 16, kScales>>;
   using X = XBlock<true, 2>;
   uint8_t *codes, *table;
   uint2 w[2], h[2];
   uint32_t a[4];
   float2 f[2];
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_rows<8>(stage, kPitch, s, 0, unit, 8, lane);
-    fetch_rows<2>(stage + kHigh, 32, s, 1, unit, 2, lane);
-    fetch_rows<1>(stage + kScales, 16, s, 2, unit, 1, lane);
-  }
   static __device__ __forceinline__ void prepare(uint8_t* stage, uint8_t* table, int lane) {
     KTable::write(table, stage + kScales, 1.0F, lane);
   }
@@ -244,24 +266,18 @@ struct Tile<Codec::kQ5_K> {
 
 template <>
 struct Tile<Codec::kQ6_K> {
-  static constexpr int kPlanes = 4;
   static constexpr bool kWholeUnits = true;
   static constexpr int kPitch = 144, kHighPitch = 80, kHigh = kUnitRows * kPitch;
   static constexpr int kScales = kHigh + kUnitRows * kHighPitch, kD = kScales + 256,
                        kStageBytes = kD + kHalvesBytes;
   static constexpr int kTableBytes = 8 * kUnitBlocks * kUnitRows;  // float2: both scales of a block
   using X = XBlock<false, 4>;
+  using Units = Planes<Plane<16, 8, kPitch, 0>, Plane<16, 4, kHighPitch, kHigh>, Plane<16, 1, 16, kScales>,
+                       HalfPlane<kD>>;
   uint8_t *codes, *high, *table;
   uint32_t w[2][2][2], h[2][2];  // [run][half][row], [half][row]
   uint32_t a[4];
   float2 f[2];
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_rows<8>(stage, kPitch, s, 0, unit, 8, lane);
-    fetch_rows<4>(stage + kHigh, kHighPitch, s, 1, unit, 4, lane);
-    fetch_rows<1>(stage + kScales, 16, s, 2, unit, 1, lane);
-    fetch_halves(stage + kD, s, 3, unit, lane);
-  }
   static __device__ __forceinline__ void prepare(uint8_t* stage, uint8_t* table, int lane) {
     const int r = lane % 16;
     const uint2 scales = at<uint2>(stage + kScales + 16 * r + lane / 16 * 8);
@@ -310,21 +326,15 @@ struct Tile<Codec::kQ6_K> {
 
 template <>
 struct Tile<Codec::kQ2_K> {
-  static constexpr int kPlanes = 3;
   static constexpr bool kWholeUnits = true;
   static constexpr int kPitch = 80, kScales = kUnitRows * kPitch, kD = kScales + 256, kStageBytes = kD + 64;
   static constexpr int kTableBytes = 16 * kUnitBlocks * kUnitRows;  // float4: two scales, two minima
   using X = XBlock<false, 4>;
+  using Units = Planes<Plane<16, 4, kPitch, 0>, Plane<16, 1, 16, kScales>, Plane<4, 1, 4, kD>>;
   uint8_t *codes, *table;
   uint32_t w[2][2];  // [half][row]
   uint32_t a[4];
   float4 f[2];
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_rows<4>(stage, kPitch, s, 0, unit, 4, lane);
-    fetch_rows<1>(stage + kScales, 16, s, 1, unit, 1, lane);
-    fetch_words<1>(stage + kD, 4, s, 2, unit, 1, lane);
-  }
   // Block j of a run keeps its codes at bit 2j.
   static __device__ __forceinline__ void prepare(uint8_t* stage, uint8_t* table, int lane) {
     const int r = lane % 16;
@@ -382,20 +392,15 @@ struct BlockScales {
 
 template <>
 struct Tile<Codec::kQ8_0> {
-  static constexpr int kPlanes = 2;
   static constexpr bool kWholeUnits = false;
   static constexpr int kPitch = 288, kScales = kUnitRows * kPitch, kStageBytes = kScales + 256,
                        kTableBytes = 0;
+  using Units = Planes<Plane<16, 16, kPitch, 0>, Plane<4, 4, 16, kScales>>;
   using X = XBlock<true, 1>;
   uint8_t* codes;
   BlockScales scales;
   uint32_t a[4];
   float f[2];
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_rows<16>(stage, kPitch, s, 0, unit, 2 * n, lane);
-    fetch_words<4>(stage + kScales, 16, s, 1, unit, n / 2, lane);
-  }
   static __device__ __forceinline__ void prepare(uint8_t*, uint8_t*, int) {}
   __device__ __forceinline__ void load_from(uint8_t* stage, uint8_t*, int lane) {
     codes = stage + lane / 4 * kPitch + lane % 4 * 8;
@@ -431,11 +436,6 @@ struct NibbleTile {
     a[0] = w & 0x0f0f0f0fU, a[1] = v & 0x0f0f0f0fU, a[2] = w >> 4 & 0x0f0f0f0fU, a[3] = v >> 4 & 0x0f0f0f0fU;
     f[0] = scales.of(0, b), f[1] = scales.of(1, b);
   }
-  template <typename Source>
-  static __device__ __forceinline__ void fetch_nibbles(uint8_t* stage, const Source& s, int unit, int n,
-                                                       int lane) {
-    fetch_rows<8>(stage, kPitch, s, 0, unit, n, lane);
-  }
   // Codes less `offset`, by the sum of the activations.
   template <typename X>
   __device__ __forceinline__ void add_less(const X& x, float offset, float (&acc)[2]) const {
@@ -449,33 +449,22 @@ struct NibbleTile {
 
 template <>
 struct Tile<Codec::kQ4_0> : NibbleTile {
-  static constexpr int kPlanes = 2;
   static constexpr bool kWholeUnits = false;
   static constexpr int kStageBytes = kScales + 256;
+  using Units = Planes<Plane<16, 8, kPitch, 0>, Plane<4, 4, 16, kScales>>;
   using X = XBlock<false, 2>;
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_nibbles(stage, s, unit, n, lane);
-    fetch_words<4>(stage + kScales, 16, s, 1, unit, n / 2, lane);
-  }
   __device__ __forceinline__ void block(int b) { load_block(b); }
   __device__ __forceinline__ void add(const X& x, float (&acc)[2]) const { add_less(x, 8.0F, acc); }
 };
 
 template <>
 struct Tile<Codec::kQ5_0> : NibbleTile {
-  static constexpr int kPlanes = 3;
   static constexpr bool kWholeUnits = false;
   static constexpr int kHigh = kScales + 256, kStageBytes = kHigh + 32 * kUnitRows;
+  using Units = Planes<Plane<16, 8, kPitch, 0>, Plane<4, 8, 32, kHigh>, Plane<4, 4, 16, kScales>>;
   using X = XBlock<false, 2>;
   uint8_t* high;
   int shift;
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_nibbles(stage, s, unit, n, lane);
-    fetch_words<8>(stage + kHigh, 32, s, 1, unit, n, lane);
-    fetch_words<4>(stage + kScales, 16, s, 2, unit, n / 2, lane);
-  }
   __device__ __forceinline__ void load_from(uint8_t* stage, uint8_t* table, int lane) {
     NibbleTile::load_from(stage, table, lane);
     high = stage + kHigh + lane / 4 * 32;
@@ -521,14 +510,9 @@ struct TableTile : NibbleTile {
 
 template <>
 struct Tile<Codec::kIQ4_NL> : TableTile<0xBFAD9881U, 0xF6EADDCFU, 0x26190D01U, 0x71594535U> {
-  static constexpr int kPlanes = 2;
   static constexpr bool kWholeUnits = false;
   static constexpr int kStageBytes = kScales + 256;
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_nibbles(stage, s, unit, n, lane);
-    fetch_words<4>(stage + kScales, 16, s, 1, unit, n / 2, lane);
-  }
+  using Units = Planes<Plane<16, 8, kPitch, 0>, Plane<4, 4, 16, kScales>>;
   __device__ __forceinline__ void block(int b) {
     load_codes(b);
     f[0] = scales.of(0, b), f[1] = scales.of(1, b);
@@ -538,15 +522,10 @@ struct Tile<Codec::kIQ4_NL> : TableTile<0xBFAD9881U, 0xF6EADDCFU, 0x26190D01U, 0
 // Twice the values: 0 1 2 3 | 4 6 8 12 | -0 -1 -2 -3 | -4 -6 -8 -12
 template <>
 struct Tile<Codec::kMXFP4> : TableTile<0x03020100U, 0x0C080604U, 0xFDFEFF00U, 0xF4F8FAFCU> {
-  static constexpr int kPlanes = 2;
   static constexpr bool kWholeUnits = false;
   static constexpr int kStageBytes = kScales + 128;
+  using Units = Planes<Plane<16, 8, kPitch, 0>, Plane<4, 2, 8, kScales>>;
   uint2 exponents[2];
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_nibbles(stage, s, unit, n, lane);
-    fetch_words<2>(stage + kScales, 8, s, 1, unit, n / 4, lane);
-  }
   __device__ __forceinline__ void load_from(uint8_t* stage, uint8_t*, int lane) {
     codes = stage + lane / 4 * kPitch + lane % 4 * 4;
     exponents[0] = at<uint2>(stage + kScales + lane / 4 * 8);
@@ -564,9 +543,9 @@ struct Tile<Codec::kMXFP4> : TableTile<0x03020100U, 0x0C080604U, 0xFDFEFF00U, 0x
 // Lane t takes the t-th entry of a block: eight values by an index into the codebook and seven sign bits.
 template <>
 struct Tile<Codec::kIQ2_XXS> {
-  static constexpr int kPlanes = 2;
   static constexpr bool kWholeUnits = true;
   static constexpr int kPitch = 80, kD = kUnitRows * kPitch, kStageBytes = kD + kHalvesBytes, kTableBytes = 0;
+  using Units = Planes<Plane<16, 4, kPitch, 0>, HalfPlane<kD>>;
   using X = XBlock<true, 1>;
   uint8_t* codes;
   const uint2* grid;  // in shared memory; set by the kernel
@@ -574,11 +553,6 @@ struct Tile<Codec::kIQ2_XXS> {
   float d[2];
   uint32_t a[4];
   float f[2];
-  template <typename Source>
-  static __device__ __forceinline__ void fetch(uint8_t* stage, const Source& s, int unit, int n, int lane) {
-    fetch_rows<4>(stage, kPitch, s, 0, unit, 4, lane);
-    fetch_halves(stage + kD, s, 1, unit, lane);
-  }
   static __device__ __forceinline__ void prepare(uint8_t*, uint8_t*, int) {}
   __device__ __forceinline__ void load_from(uint8_t* stage, uint8_t*, int lane) {
     codes = stage + lane / 4 * kPitch;
@@ -610,37 +584,26 @@ struct Tile<Codec::kIQ2_XXS> {
   }
 };
 
-// Adds the products of one unit with one group of tokens, whose blocks are in registers.
-template <Codec kCodec>
-__device__ __forceinline__ void multiply_unit(Tile<kCodec>& w,
-                                              const typename Tile<kCodec>::X (&x)[kUnitBlocks], int n_blocks,
-                                              float (&acc)[2]) {
-#pragma unroll
-  for (int b = 0; b < kUnitBlocks; ++b) {
-    if (!Tile<kCodec>::kWholeUnits && b >= n_blocks) break;
-    w.block(b);
-    w.add(x[b], acc);
-  }
-}
-// With several groups; `digit` and `meta` are offsets from `x` of what the lane reads for the unit. The loads
-// of a block go out together.
+// A unit of an activation row in shared memory: high digits, low digits 32 bytes further on the banks,
+// {scale, sums} per block; the next row is 64 bytes further on the banks.
+inline constexpr int kXLow = kUnitInputs + 32, kXMeta = kXLow + kUnitInputs,
+                     kXBytes = kXMeta + 16 * kUnitBlocks + 32;
+static_assert(kXBytes % 128 == 64);
+
+// Adds the products of one unit with groups of four tokens. `digit` and `meta` are the lane's own.
 template <Codec kCodec, int kGroups>
-__device__ __forceinline__ void multiply_unit(Tile<kCodec>& w, const uint8_t* digits, const uint8_t* metas,
-                                              const uint32_t (&digit)[kGroups],
-                                              const uint32_t (&meta)[kGroups], int n_blocks, int n_groups,
-                                              float (&acc)[kGroups][2]) {
+__device__ __forceinline__ void multiply_unit(Tile<kCodec>& w, const uint8_t* digit, const uint8_t* meta,
+                                              int n_blocks, int n_groups, float (&acc)[kGroups][2]) {
 #pragma unroll
   for (int b = 0; b < kUnitBlocks; ++b) {
     if (!Tile<kCodec>::kWholeUnits && b >= n_blocks) break;
-    typename Tile<kCodec>::X v[kGroups];
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (i < n_groups) v[i].load_from(digits + digit[i], metas + meta[i], b);
-    }
     w.block(b);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      if (i < n_groups) w.add(v[i], acc[i]);
+      if (kGroups > 1 && i >= n_groups) break;
+      typename Tile<kCodec>::X x;
+      x.load_from(digit + 4 * i * kXBytes, meta + 4 * i * kXBytes, b);
+      w.add(x, acc[i]);
     }
   }
 }

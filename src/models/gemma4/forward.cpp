@@ -15,6 +15,12 @@ struct Gemma4::Step {
   Tensor ple;  // f32 [n, n_layers * d_ple], or absent
 };
 
+struct Gemma4::Routed {
+  Tensor x, router_x;  // the residual, normed for the experts and for the router
+  Tensor out;
+  Tensor ids, weights;
+};
+
 namespace {
 
 Tensor view(const std::vector<float>& values, std::string_view name) {
@@ -150,37 +156,48 @@ void Gemma4::project_qkv(Step& step, int64_t index, const Tensor& x, const Tenso
 }
 
 // Dense: h += norm(ffn(norm(h))). Hybrid: h += norm(norm_1(ffn(norm(h))) + norm_2(experts(h))); both branches
-// and the router read the same residual.
+// and the router read the same residual. Its norms come first and together, and the two gated products follow
+// each other, so that a backend can run them as one.
 void Gemma4::feed_forward(Step& step, int64_t index, const Tensor& h) const {
   const Workspace::Scope scope(step.ws);
   const LayerWeights& w = layers_[static_cast<size_t>(index)];
+  Backend& be = step.be;
+  const bool hybrid = config_.n_experts > 0;
   const Tensor y = step.ws.f32({step.n, config_.d_model}, "ffn");
+  const Tensor x = step.ws.f32({step.n, config_.d_model}, "x");
+  const Tensor gate = step.ws.f32({step.n, config_.layer(index).d_ff}, "gate");
+  Routed routed;
+  if (hybrid) routed = routed_buffers(step);
   {
-    const Stage stage(step.be, index, "ffn");
-    dense_ffn(step, index, y, h);
+    const Stage stage(be, index, "ffn");
+    be(RmsNorm{.out = x, .x = h, .weight = w.ffn_norm, .eps = config_.rms_eps});
   }
-  if (config_.n_experts > 0) {
-    const Tensor routed = step.ws.f32({step.n, config_.d_model}, "routed");
-    routed_ffn(step, index, routed, h);
-    const Stage stage(step.be, index, "experts");
-    step.be(RmsNorm{.out = y, .x = y, .weight = w.post_ffn_norm_1, .eps = config_.rms_eps});
-    step.be(RmsNorm{.out = routed, .x = routed, .weight = w.post_ffn_norm_2, .eps = config_.rms_eps});
-    step.be(Add{.out = y, .a = y, .b = routed});
+  if (hybrid) route(step, index, routed, h);
+  {
+    const Stage stage(be, index, "ffn");
+    dense_gate(step, index, gate, x);
   }
-  const Stage stage(step.be, index, "ffn");
-  step.be(RmsNorm{.out = y, .x = y, .weight = w.post_ffn_norm, .eps = config_.rms_eps});
-  step.be(Add{.out = h, .a = h, .b = y});
+  if (hybrid) experts(step, index, routed);
+  {
+    const Stage stage(be, index, "ffn");
+    be(Linear{.out = y, .x = gate, .weight = w.down});
+  }
+  if (hybrid) {
+    const Stage stage(be, index, "experts");
+    be(RmsNorm{.out = y, .x = y, .weight = w.post_ffn_norm_1, .eps = config_.rms_eps});
+    be(RmsNorm{.out = routed.out, .x = routed.out, .weight = w.post_ffn_norm_2, .eps = config_.rms_eps});
+    be(Add{.out = y, .a = y, .b = routed.out});
+  }
+  const Stage stage(be, index, "ffn");
+  be(RmsNorm{.out = y, .x = y, .weight = w.post_ffn_norm, .eps = config_.rms_eps});
+  be(Add{.out = h, .a = h, .b = y});
 }
 
-// out = (gelu(x @ Wg) * (x @ Wu)) @ Wd, x = norm(residual)
-void Gemma4::dense_ffn(Step& step, int64_t index, const Tensor& out, const Tensor& residual) const {
+// gate = gelu(x @ Wg) * (x @ Wu)
+void Gemma4::dense_gate(Step& step, int64_t index, const Tensor& gate, const Tensor& x) const {
   const Workspace::Scope scope(step.ws);
   const LayerWeights& w = layers_[static_cast<size_t>(index)];
-  const int64_t d_ff = config_.layer(index).d_ff;
-  const Tensor x = step.ws.f32({step.n, config_.d_model}, "x");
-  const Tensor gate = step.ws.f32({step.n, d_ff}, "gate");
-  const Tensor up = step.ws.f32({step.n, d_ff}, "up");
-  step.be(RmsNorm{.out = x, .x = residual, .weight = w.ffn_norm, .eps = config_.rms_eps});
+  const Tensor up = step.ws.f32({step.n, config_.layer(index).d_ff}, "up");
   if (fusion_.fused(index, "gate_up")) {
     step.be(Projections{.x = x, .parts = {{{gate, w.gate}, {up, w.up}}}, .n_parts = 2});
   } else {
@@ -188,35 +205,45 @@ void Gemma4::dense_ffn(Step& step, int64_t index, const Tensor& out, const Tenso
     step.be(Linear{.out = up, .x = x, .weight = w.up});
   }
   step.be(Glu{.out = gate, .gate = gate, .up = up, .row_weight = {}, .act = Glu::Act::kGeluTanh});
-  step.be(Linear{.out = out, .x = gate, .weight = w.down});
 }
 
-void Gemma4::routed_ffn(Step& step, int64_t index, const Tensor& out, const Tensor& residual) const {
+Gemma4::Routed Gemma4::routed_buffers(Step& step) const {
+  const int64_t n = step.n, k = config_.n_experts_used;
+  return {.x = step.ws.f32({n, config_.d_model}, "expert_x"),
+          .router_x = step.ws.f32({n, config_.d_model}, "router_x"),
+          .out = step.ws.f32({n, config_.d_model}, "routed"),
+          .ids = step.ws.i32({n, k}, "expert_ids"),
+          .weights = step.ws.f32({n, k}, "expert_weights")};
+}
+
+void Gemma4::route(Step& step, int64_t index, const Routed& routed, const Tensor& residual) const {
+  const Workspace::Scope scope(step.ws);
+  const LayerWeights& w = layers_[static_cast<size_t>(index)];
+  Backend& be = step.be;
+  const Stage stage(be, index, "router");
+  be(RmsNorm{.out = routed.x, .x = residual, .weight = w.pre_ffn_norm_2, .eps = config_.rms_eps});
+  be(RmsNorm{.out = routed.router_x,
+             .x = residual,
+             .weight = w.router_scale,
+             .eps = config_.rms_eps,
+             .factor = inverse_sqrt(config_.d_model)});
+  const Tensor logits = step.ws.f32({step.n, config_.n_experts}, "router_logits");
+  be(Linear{.out = logits, .x = routed.router_x, .weight = w.router});
+  be(RouteSoftmax{
+      .ids = routed.ids, .weights = routed.weights, .logits = logits, .expert_scale = w.expert_scale});
+}
+
+void Gemma4::experts(Step& step, int64_t index, const Routed& routed) const {
   const Workspace::Scope scope(step.ws);
   const LayerWeights& w = layers_[static_cast<size_t>(index)];
   Backend& be = step.be;
   const int64_t n = step.n, k = config_.n_experts_used;
-  const Tensor x = step.ws.f32({n, config_.d_model}, "expert_x");
-  const Tensor ids = step.ws.i32({n, k}, "expert_ids");
-  const Tensor weights = step.ws.f32({n, k}, "expert_weights");
-  {
-    const Stage stage(be, index, "router");
-    const Tensor logits = step.ws.f32({n, config_.n_experts}, "router_logits");
-    be(RmsNorm{.out = x,
-               .x = residual,
-               .weight = w.router_scale,
-               .eps = config_.rms_eps,
-               .factor = inverse_sqrt(config_.d_model)});
-    be(Linear{.out = logits, .x = x, .weight = w.router});
-    be(RouteSoftmax{.ids = ids, .weights = weights, .logits = logits, .expert_scale = w.expert_scale});
-  }
   const Stage stage(be, index, "experts");
-  be(RmsNorm{.out = x, .x = residual, .weight = w.pre_ffn_norm_2, .eps = config_.rms_eps});
   if (fusion_.fused(index, "expert_gate_up")) {
-    be(ExpertFfn{.out = out,
-                 .x = x,
-                 .ids = ids,
-                 .weights = weights,
+    be(ExpertFfn{.out = routed.out,
+                 .x = routed.x,
+                 .ids = routed.ids,
+                 .weights = routed.weights,
                  .shared = {},
                  .gate = w.expert_gate,
                  .up = w.expert_up,
@@ -227,11 +254,11 @@ void Gemma4::routed_ffn(Step& step, int64_t index, const Tensor& out, const Tens
   const Tensor gate = step.ws.f32({n, k, config_.d_expert}, "expert_gate");
   const Tensor up = step.ws.f32({n, k, config_.d_expert}, "expert_up");
   const Tensor down = step.ws.f32({n, k, config_.d_model}, "expert_down");
-  be(ExpertLinear{.out = gate, .x = x, .ids = ids, .experts = w.expert_gate});
-  be(ExpertLinear{.out = up, .x = x, .ids = ids, .experts = w.expert_up});
+  be(ExpertLinear{.out = gate, .x = routed.x, .ids = routed.ids, .experts = w.expert_gate});
+  be(ExpertLinear{.out = up, .x = routed.x, .ids = routed.ids, .experts = w.expert_up});
   be(Glu{.out = gate, .gate = gate, .up = up, .row_weight = {}, .act = Glu::Act::kGeluTanh});
-  be(ExpertLinear{.out = down, .x = gate, .ids = ids, .experts = w.expert_down});
-  be(CombineExperts{.out = out, .x = down, .weights = weights, .shared = {}});
+  be(ExpertLinear{.out = down, .x = gate, .ids = routed.ids, .experts = w.expert_down});
+  be(CombineExperts{.out = routed.out, .x = down, .weights = routed.weights, .shared = {}});
 }
 
 // h += norm((gelu(h @ Wg) * p[layer]) @ Wp)

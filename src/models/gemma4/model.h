@@ -51,7 +51,8 @@ class Gemma4 final : public Model {
                const ForwardRequest& request) const override;
 
  private:
-  struct Step;  // what one call's functions share (forward.cpp)
+  struct Step;    // what one call's functions share (forward.cpp)
+  struct Routed;  // buffers of a layer's routed branch
 
   void resolve_global();
   void resolve_layer(int64_t layer);
@@ -65,8 +66,10 @@ class Gemma4 final : public Model {
   void project_qkv(Step& step, int64_t index, const Tensor& x, const Tensor& q, const Tensor& k,
                    const Tensor& v) const;
   void feed_forward(Step& step, int64_t index, const Tensor& h) const;
-  void dense_ffn(Step& step, int64_t index, const Tensor& out, const Tensor& x) const;
-  void routed_ffn(Step& step, int64_t index, const Tensor& out, const Tensor& residual) const;
+  void dense_gate(Step& step, int64_t index, const Tensor& gate, const Tensor& x) const;
+  Routed routed_buffers(Step& step) const;
+  void route(Step& step, int64_t index, const Routed& routed, const Tensor& residual) const;
+  void experts(Step& step, int64_t index, const Routed& routed) const;
   void per_layer_input(Step& step, int64_t index, const Tensor& h) const;
   void head(Step& step, const Tensor& h, const ForwardRequest& request) const;
 
