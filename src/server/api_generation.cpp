@@ -172,8 +172,11 @@ void Api::run_text(const HttpRequest& http, const Reply& reply, TextRequest requ
                    std::unique_ptr<ReplyFormat> format, std::string_view id_prefix) {
   check_model(request.model);
   RunPlan plan;
-  for (auto& prompt : request.prompts)
+  const auto held = constraint(request.parameters.format);
+  for (auto& prompt : request.prompts) {
     plan.generations.push_back(generation(request.parameters, std::move(prompt)));
+    plan.generations.back().constraint = held;
+  }
   plan.parameters = request.parameters;
   plan.format = std::move(format);
   plan.id_prefix = id_prefix;

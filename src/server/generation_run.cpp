@@ -174,33 +174,40 @@ void GenerationRun::tokens(const TokensEvent& event, size_t generation, Clock::t
   if (!writer.parser && !event.text.empty()) add_text(choice, Delta::Kind::kContent, event.text, out);
 }
 
-// The length of the longest end of `text` with which a stop string begins.
-size_t GenerationRun::longest_stop_prefix(std::string_view text) const {
-  size_t longest = 0;
+// Where the text may be cut: the first stop string in it, or the longest end with which one begins.
+size_t GenerationRun::first_possible_stop(std::string_view text, bool with_whole_ones) const {
+  size_t first = text.size();
   for (const std::string& stop : plan_.parameters.stop) {
-    for (size_t n = std::min(stop.size(), text.size()); n > longest; --n) {
+    if (with_whole_ones) first = std::min(first, text.find(stop));
+    for (size_t n = std::min(stop.size() - 1, text.size()); n > text.size() - first; --n) {
       if (text.substr(text.size() - n) == std::string_view(stop).substr(0, n)) {
-        longest = n;
+        first = text.size() - n;
         break;
       }
     }
   }
-  return longest;
+  return first;
 }
 
 // The engine ends a text at a stop string but reports whole tokens; the parser needs tokens, because markers
-// are tokens. So tokens wait here while they may be part of a stop string.
+// are tokens. So tokens wait here while they may be part of a stop string. With the token that completes one
+// comes the end of the choice, unless stop strings do not count yet (min_tokens); then the next token tells.
 void GenerationRun::push_token(size_t choice, TokenInfo token, std::string& out) {
   Writer& writer = writers_[choice];
   if (plan_.parameters.stop.empty()) return push_to_parser(choice, token, out);
+  const auto release_before = [&](size_t end) {
+    while (!writer.held.empty() && writer.held.front().bytes.size() <= end) {
+      const size_t n_bytes = writer.held.front().bytes.size();
+      push_to_parser(choice, writer.held.front(), out);
+      writer.held_bytes.erase(0, n_bytes);
+      writer.held.pop_front();
+      end -= n_bytes;
+    }
+  };
+  release_before(first_possible_stop(writer.held_bytes, /*with_whole_ones=*/false));
   writer.held_bytes += token.bytes;
   writer.held.push_back(std::move(token));
-  const size_t keep = longest_stop_prefix(writer.held_bytes);
-  while (!writer.held.empty() && writer.held_bytes.size() - writer.held.front().bytes.size() >= keep) {
-    push_to_parser(choice, writer.held.front(), out);
-    writer.held_bytes.erase(0, writer.held.front().bytes.size());
-    writer.held.pop_front();
-  }
+  release_before(first_possible_stop(writer.held_bytes, /*with_whole_ones=*/true));
 }
 
 void GenerationRun::release_held(size_t choice, std::string& out) {

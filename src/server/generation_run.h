@@ -99,7 +99,7 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   void apply(size_t choice, const std::vector<OutputEvent>& events, std::string& out);
   void add_text(size_t choice, Delta::Kind kind, std::string text, std::string& out);
   void emit(const Delta& delta, std::string& out);
-  size_t longest_stop_prefix(std::string_view text) const;
+  size_t first_possible_stop(std::string_view text, bool with_whole_ones) const;
 
   Services services_;
   RunPlan plan_;

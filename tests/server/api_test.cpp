@@ -106,7 +106,17 @@ TEST(Api, SpecialStringsInAnyFieldStayText) {
     return s.post("/v1/chat/completions", request).json()["usage"]["prompt_tokens"].get<int>();
   };
   // One control token would be one id; as text the same characters are several.
-  EXPECT_GE(count("<turn|>"), count("") + 4);
+  const Tokenizer& tokenizer = s.tokenizer();
+  int specials = 0;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (tokenizer.kind(id) != TokenKind::kControl) continue;
+    const std::string text(tokenizer.bytes_of(id));
+    const auto as_text = static_cast<int>(tokenizer.encode(text).size());
+    if (as_text < 2) continue;
+    EXPECT_GE(count(text), count("") + 2 * (as_text - 1)) << text;
+    ++specials;
+  }
+  EXPECT_GE(specials, 5);
 }
 
 struct Numeric {
@@ -342,6 +352,42 @@ TEST(Api, KeysGuardAllButHealth) {
   const RawReply reply = s.post("/v1/messages", Json::object());
   EXPECT_EQ(reply.status, 401);
   EXPECT_EQ(reply.json()["error"]["type"], "authentication_error");
+}
+
+// What people and models say stays out of the log, in good requests and bad ones; ids and routes are in it.
+TEST(Api, TheLogHasIdsAndNoTexts) {
+  for (const bool is_json : {false, true}) {
+    ApiOptions options;
+    options.log_json = is_json;
+    ::testing::internal::CaptureStderr();
+    std::string answer;
+    {
+      RunningServer s(RunningServer::any_port(), options);
+      Json request = define_hope();
+      request["messages"][0]["content"] = "Define hope. xyzzyplugh";
+      answer = s.post("/v1/chat/completions", request, "x-request-id: mine-1\r\n")
+                   .json()["choices"][0]["message"]["content"];
+      request["stream"] = true;
+      s.post("/v1/chat/completions", request);
+      request["temperature"] = "xyzzyplugh";
+      EXPECT_EQ(s.post("/v1/chat/completions", request).status, 400);
+      EXPECT_EQ(s.post("/v1/chat/completions",
+                       {{"model", "xyzzyplugh"}, {"messages", {{{"role", "user"}, {"content", "x"}}}}})
+                    .status,
+                404);
+      EXPECT_EQ(exchange(s.port(), post_text("/v1/chat/completions", "{\"xyzzyplugh")).status, 400);
+      EXPECT_EQ(s.get("/v1/models?xyzzyplugh", "Authorization: Bearer xyzzyplugh\r\n").status, 200);
+    }
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(log.find("xyzzyplugh"), std::string::npos) << log;
+    EXPECT_EQ(log.find(answer), std::string::npos) << log;
+    EXPECT_NE(log.find("mine-1"), std::string::npos) << log;
+    EXPECT_NE(log.find("/v1/chat/completions"), std::string::npos) << log;
+    if (!is_json) continue;
+    for (size_t at = 0, end = 0; (end = log.find('\n', at)) != std::string::npos; at = end + 1) {
+      EXPECT_TRUE(Json::accept(log.substr(at, end - at))) << log.substr(at, end - at);
+    }
+  }
 }
 
 TEST(Api, PagesOfOtherOriginsAreRefusedUnlessAllowed) {
