@@ -1,10 +1,11 @@
 // What the engine costs besides the model: share of a step outside forward(), for several batch sizes, greedy
-// and sampled; and one sampler pick on a vocabulary of 262,144.
-//   engine_bench MODEL
+// and sampled, with a cache that is full; and one sampler pick on vocabularies of 262,144 and 8,192.
+//   engine_bench MODEL [BATCH]    one batch size only, without the sampler
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "cpu/cpu_backend.h"
@@ -49,6 +50,16 @@ void bench_batch(Engine& engine, int64_t n, const SamplerOptions& sampling, cons
              100 * overhead / (forward + overhead), tokens / (forward + overhead));
 }
 
+// Prompts that share nothing, until the cache has taken its memory: from then on pages are used again.
+void fill_cache(Engine& engine) {
+  for (int32_t seed = 0; engine.stats().evictions_total == 0; ++seed) {
+    GenerationRequest request;
+    for (int32_t t = 0; t < 512; ++t) request.prompt.push_back(300 + (seed * 769 + t * 31) % 7000);
+    request.max_tokens = 1;
+    engine.generate(request);
+  }
+}
+
 template <typename Work>
 double median_us(Work&& work) {
   std::vector<double> times;
@@ -62,7 +73,7 @@ double median_us(Work&& work) {
 }
 
 void bench_sampler() {
-  constexpr int64_t kVocab = 262144;
+  constexpr int64_t kVocab = 262144, kSmallVocab = 8192;
   std::vector<float> peaked, flat;
   for (int64_t i = 0; i < kVocab; ++i) {
     const double u = random_unit(1, 0, i);
@@ -87,6 +98,9 @@ void bench_sampler() {
       int64_t position = 0;
       const double plain = median_us([&] { sampler.pick(row, position++, {}); });
       fmt::print("pick of {} ({}), {:<34} {:8.1f} us\n", kVocab, kind, c.name, plain);
+      const std::span<float> small(row.data(), kSmallVocab);
+      fmt::print("pick of {} ({}), {:<34} {:8.1f} us\n", kSmallVocab, kind, c.name,
+                 median_us([&] { sampler.pick(small, position++, {}); }));
     }
     std::vector<float> row(logits->begin(), logits->end());
     Sampler sampler({});
@@ -99,19 +113,24 @@ void bench_sampler() {
   }
 }
 
-int run(const char* path) {
+int run(const char* path, int64_t only) {
   const Checkpoint checkpoint = Checkpoint::open(path);
   const auto model = load_model(checkpoint, {});
   const Tokenizer tokenizer = load_tokenizer(checkpoint);
   CpuBackend backend(std::make_unique<RefBackend>(), CpuOptions{});
-  Engine engine(*model, backend, tokenizer);
+  EngineOptions options;
+  // Room for 32 sequences of 232 tokens and some prefixes.
+  options.cache_bytes = 40 * model->cache_spec().bytes(512);
+  Engine engine(*model, backend, tokenizer, options);
+  fill_cache(engine);
   SamplerOptions sampled{.temperature = 1.0F, .top_k = 40, .top_p = 0.95F};
-  for (const int64_t n : {1, 1, 4, 8, 32}) {
+  for (const int64_t n : {1, 4, 8, 32}) {
+    if (only > 0 && n != only) continue;
     bench_batch(engine, n, {}, "greedy");
     bench_batch(engine, n, sampled, "top-k 40, top-p 0.95");
     bench_batch(engine, n, {.temperature = 1.0F}, "temperature 1");
   }
-  bench_sampler();
+  if (only == 0) bench_sampler();
   return 0;
 }
 
@@ -119,9 +138,9 @@ int run(const char* path) {
 }  // namespace synod
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    fmt::print(stderr, "usage: {} MODEL\n", argv[0]);
+  if (argc != 2 && argc != 3) {
+    fmt::print(stderr, "usage: {} MODEL [BATCH]\n", argv[0]);
     return 2;
   }
-  return synod::run(argv[1]);
+  return synod::run(argv[1], argc == 3 ? std::atoll(argv[2]) : 0);
 }

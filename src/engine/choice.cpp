@@ -21,7 +21,7 @@ Choice::Choice(const GenerationRequest& request, const ChoiceContext& context, i
       n_prompt_(static_cast<int64_t>(request.prompt.size())),
       ids_(request.prompt),
       stop_ids_(request.stop_ids),
-      sampler_(request.sampling, index),
+      sampler_(request.sampling, index, context.scratch),
       text_(*context.tokenizer, request.keep_special, request.stop),
       reasoning_(request.reasoning) {
   if (!request.ignore_eos)

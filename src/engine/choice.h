@@ -24,6 +24,7 @@ struct ChoiceContext {
   const Tokenizer* tokenizer = nullptr;
   std::span<const int32_t> stop_ids;  // the model's
   int64_t context_length = 0;
+  std::shared_ptr<Sampler::Scratch> scratch;  // of all choices of a thread; null = each has its own
 };
 
 class Choice {

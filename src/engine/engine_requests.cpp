@@ -100,8 +100,10 @@ EngineCore::EngineCore(const Model& model, Backend& backend, const Tokenizer& to
     : model_(model),
       backend_(backend),
       options_(options),
-      choice_context_{
-          .tokenizer = &tokenizer, .stop_ids = options.stop_ids, .context_length = options.context_length},
+      choice_context_{.tokenizer = &tokenizer,
+                      .stop_ids = options.stop_ids,
+                      .context_length = options.context_length,
+                      .scratch = Sampler::make_scratch()},
       cache_(
           model.cache_spec(), [&backend](int64_t bytes) { return backend.allocate(bytes); },
           options.cache_bytes),

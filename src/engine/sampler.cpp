@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/error.h"
@@ -12,8 +13,6 @@ namespace synod {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-constexpr size_t kScanBlock = 64;  // logits that are looked at together
 
 // The order is total (logit, then id), so equal logits cannot make the result depend on a sort.
 template <typename Candidate>
@@ -73,8 +72,25 @@ double random_unit(uint64_t seed, int64_t choice, int64_t position) {
   return static_cast<double>(mix(stream ^ mix(~static_cast<uint64_t>(position))) >> 11) * kUnit;
 }
 
-Sampler::Sampler(const SamplerOptions& options, int64_t choice) : options_(options), choice_(choice) {
+struct Sampler::Scratch {
+  std::vector<Candidate> candidates;
+  std::vector<float> weights;      // e^logit of every id
+  std::vector<double> block_sums;  // of e^logit
+  std::vector<float> block_tops;   // largest logit of every kScanBlock
+  std::vector<float> order;
+};
+
+std::shared_ptr<Sampler::Scratch> Sampler::make_scratch() { return std::make_shared<Scratch>(); }
+
+Sampler::Sampler(const SamplerOptions& options, int64_t choice, std::shared_ptr<Scratch> scratch)
+    : options_(options), choice_(choice), scratch_(scratch ? std::move(scratch) : make_scratch()) {
   options.check();
+}
+
+// The largest logit; notes that of every block, too.
+float Sampler::scan(std::span<const float> logits) {
+  scratch_->block_tops.resize((logits.size() + kScanBlock - 1) / kScanBlock);
+  return largest_of_blocks(logits, scratch_->block_tops.data());
 }
 
 void Sampler::accept_prompt(std::span<const int32_t> ids) {
@@ -140,10 +156,10 @@ void Sampler::penalise(std::span<float> logits) const {
 int32_t Sampler::pick(std::span<float> logits, int64_t position, const Limits& limits) {
   restrict(logits, limits);
   penalise(logits);
-  float top = largest(logits);
+  float top = scan(logits);
   if (top == std::numeric_limits<float>::infinity()) {  // not a score: never selects
     for (float& logit : logits) logit = std::isfinite(logit) ? logit : kMinusInfinity;
-    top = largest(logits);
+    top = scan(logits);
   }
   if (top == kMinusInfinity) {
     fail(Error::Kind::kNumeric, "sampling: no allowed token has a finite logit among {}", logits.size());
@@ -155,6 +171,7 @@ int32_t Sampler::pick(std::span<float> logits, int64_t position, const Limits& l
 }
 
 int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position) {
+  std::vector<Candidate>& candidates = scratch_->candidates;
   // What is further below the largest logit has less than 1e-10 of the mass all together, for any vocabulary.
   constexpr float kReach = 36.0F;
   const float reach = kReach * std::max(1.0F, options_.temperature);
@@ -168,7 +185,7 @@ int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position
   const bool has_top_k = options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits.size();
   if (has_top_k) {
     collect_top_k(logits, static_cast<size_t>(options_.top_k));
-    std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < floor; });
+    std::erase_if(candidates, [&](const Candidate& c) { return c.logit < floor; });
   } else if (!needs_order && options_.min_p == 0.0F) {
     return draw_of_all(logits, top, floor, position);
   } else if (options_.typical_p == 1.0F && needs_order) {
@@ -181,21 +198,21 @@ int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position
   if (needs_order && options_.min_p > 0.0F) {
     // The most likely token is kept whatever the typical set was.
     float best = kMinusInfinity;
-    for (const Candidate& c : candidates_) best = std::max(best, c.logit);
+    for (const Candidate& c : candidates) best = std::max(best, c.logit);
     const float least = best + std::log(options_.min_p);
-    std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < least; });
+    std::erase_if(candidates, [&](const Candidate& c) { return c.logit < least; });
   }
 
   const float inverse = 1.0F / options_.temperature;
   double total = 0.0;
-  for (Candidate& c : candidates_) {
+  for (Candidate& c : candidates) {
     c.p = exp_negative(std::min(0.0F, (c.logit - top_) * inverse));
     total += static_cast<double>(c.p);
   }
-  if (!(total > 0.0)) return std::min_element(candidates_.begin(), candidates_.end(), before<Candidate>)->id;
+  if (!(total > 0.0)) return std::min_element(candidates.begin(), candidates.end(), before<Candidate>)->id;
   double rest = random_unit(options_.seed, choice_, position) * total;
   int32_t last = -1;  // the sum of p may round below `rest`
-  for (const Candidate& c : candidates_) {
+  for (const Candidate& c : candidates) {
     if (c.p == 0.0F) continue;
     last = c.id;
     rest -= static_cast<double>(c.p);
@@ -204,59 +221,73 @@ int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position
   return last;
 }
 
-// The k first in order, sorted. One pass: what does not beat the k-th best so far is skipped, the buffer is
+// The k first in order, sorted. The k-th largest of the blocks' maxima is reached by k ids at least, so what
+// is below it need not be looked at. What does not beat the k-th best so far is skipped, too; the buffer is
 // cut back to k whenever it has doubled. An id that ties with the k-th comes later, so it loses.
 void Sampler::collect_top_k(std::span<const float> logits, size_t k) {
-  candidates_.clear();
+  std::vector<Candidate>& candidates = scratch_->candidates;
+  candidates.clear();
+  const std::vector<float>& block_tops = scratch_->block_tops;
+  float least = kMinusInfinity;
+  if (k <= block_tops.size()) {
+    std::vector<float>& order = scratch_->order;
+    order = block_tops;
+    std::ranges::nth_element(order, order.begin() + static_cast<std::ptrdiff_t>(k) - 1, std::greater<>());
+    least = order[k - 1];
+  }
   const size_t limit = std::max<size_t>(2 * k, 256);
   float threshold = kMinusInfinity;
   const auto cut = [&] {
-    if (candidates_.size() <= k) return;
-    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(k) - 1,
-                     candidates_.end(), before<Candidate>);
-    candidates_.resize(k);
-    threshold = candidates_[k - 1].logit;
+    if (candidates.size() <= k) return;
+    std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(k) - 1,
+                     candidates.end(), before<Candidate>);
+    candidates.resize(k);
+    threshold = candidates[k - 1].logit;
   };
-  for (size_t begin = 0; begin < logits.size(); begin += kScanBlock) {
-    const size_t end = std::min(begin + kScanBlock, logits.size());
-    if (!(largest(logits.subspan(begin, end - begin)) > threshold)) continue;
+  for (size_t block = 0; block < block_tops.size(); ++block) {
+    if (!(block_tops[block] > threshold && block_tops[block] >= least)) continue;
+    const size_t begin = block * kScanBlock, end = std::min(begin + kScanBlock, logits.size());
     for (size_t i = begin; i < end; ++i) {
-      if (!(logits[i] > threshold)) continue;
-      candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
-      if (candidates_.size() == limit) cut();
+      if (!(logits[i] > threshold && logits[i] >= least)) continue;
+      candidates.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
+      if (candidates.size() == limit) cut();
     }
   }
   cut();
-  std::sort(candidates_.begin(), candidates_.end(), before<Candidate>);
+  std::sort(candidates.begin(), candidates.end(), before<Candidate>);
 }
 
 void Sampler::collect_above(std::span<const float> logits, float floor) {
-  candidates_.clear();
-  for (size_t begin = 0; begin < logits.size(); begin += kScanBlock) {
-    const size_t end = std::min(begin + kScanBlock, logits.size());
-    if (!(largest(logits.subspan(begin, end - begin)) >= floor)) continue;
+  std::vector<Candidate>& candidates = scratch_->candidates;
+  candidates.clear();
+  for (size_t block = 0; block < scratch_->block_tops.size(); ++block) {
+    if (!(scratch_->block_tops[block] >= floor)) continue;
+    const size_t begin = block * kScanBlock, end = std::min(begin + kScanBlock, logits.size());
     for (size_t i = begin; i < end; ++i) {
-      if (logits[i] >= floor) candidates_.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
+      if (logits[i] >= floor) candidates.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
     }
   }
 }
 
-// Without any cut no candidates are needed: weights of all ids, then the block and the id that the draw hits.
+// Without any cut no candidates are needed: sums of blocks, then the block and the id that the draw hits.
 int32_t Sampler::draw_of_all(std::span<const float> logits, float top, float floor, int64_t position) {
-  weights_.resize(logits.size());
-  block_sums_.resize(logits.size() / kExpBlock + 1);
-  const double total = exp_all(logits, top, 1.0F / options_.temperature, weights_.data(), block_sums_.data());
+  std::vector<double>& block_sums = scratch_->block_sums;
+  block_sums.resize(logits.size() / kExpBlock + 1);
+  const float scale = 1.0F / options_.temperature;
+  const double total = exp_sums(logits, top, scale, block_sums.data());
   double rest = random_unit(options_.seed, choice_, position) * total;
   for (size_t begin = 0, block = 0; begin < logits.size(); begin += kExpBlock, ++block) {
-    if (rest >= block_sums_[block]) {
-      rest -= block_sums_[block];
+    if (rest >= block_sums[block]) {
+      rest -= block_sums[block];
       continue;
     }
-    const size_t end = std::min(begin + kExpBlock, logits.size());
-    for (size_t i = begin; i < end; ++i) {
-      if (!(logits[i] >= floor)) continue;
-      rest -= static_cast<double>(weights_[i]);
-      if (rest < 0.0) return static_cast<int32_t>(i);
+    const auto hit = logits.subspan(begin, std::min(kExpBlock, logits.size() - begin));
+    std::array<float, kExpBlock> weights;
+    exp_all(hit, top, scale, weights.data());
+    for (size_t i = 0; i < hit.size(); ++i) {
+      if (!(hit[i] >= floor)) continue;
+      rest -= static_cast<double>(weights[i]);
+      if (rest < 0.0) return static_cast<int32_t>(begin + i);
     }
   }
   // Sums of weights may round below `rest`: the most likely id is then as good as any.
@@ -266,82 +297,86 @@ int32_t Sampler::draw_of_all(std::span<const float> logits, float top, float flo
 // The most likely ids of mass top_p, in no order: bins by logit find the bin in which the mass is reached,
 // and only that one is sorted.
 void Sampler::collect_top_p(std::span<const float> logits, float top) {
+  std::vector<Candidate>& candidates = scratch_->candidates;
+  std::vector<float>& weights = scratch_->weights;
   constexpr size_t kBins = 1024;
   constexpr float kReach = 36.0F;  // as in draw()
-  weights_.resize(logits.size());
-  const double target = static_cast<double>(options_.top_p) * exp_all(logits, top, 1.0F, weights_.data());
+  weights.resize(logits.size());
+  const double target = static_cast<double>(options_.top_p) * exp_all(logits, top, 1.0F, weights.data());
   std::array<double, kBins> mass{};
   const auto bin_of = [top](float logit) {
     const float bin = (top - logit) * (static_cast<float>(kBins) / kReach);
     return bin < static_cast<float>(kBins) ? static_cast<size_t>(bin) : kBins;  // NaN and far ones: kBins
   };
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (const size_t bin = bin_of(logits[i]); bin < kBins) mass[bin] += static_cast<double>(weights_[i]);
+    if (const size_t bin = bin_of(logits[i]); bin < kBins) mass[bin] += static_cast<double>(weights[i]);
   }
   double sum = 0.0;
   size_t last_bin = 0;
   while (last_bin + 1 < kBins && sum + mass[last_bin] < target) sum += mass[last_bin++];
-  candidates_.clear();
+  candidates.clear();
   std::vector<Candidate> border;
   for (size_t i = 0; i < logits.size(); ++i) {
     const size_t bin = bin_of(logits[i]);
     if (bin > last_bin) continue;
-    (bin < last_bin ? candidates_ : border).push_back({static_cast<int32_t>(i), logits[i], weights_[i]});
+    (bin < last_bin ? candidates : border).push_back({static_cast<int32_t>(i), logits[i], weights[i]});
   }
   std::sort(border.begin(), border.end(), before<Candidate>);
-  for (size_t i = 0; i < border.size() && (sum < target || candidates_.empty()); ++i) {
+  for (size_t i = 0; i < border.size() && (sum < target || candidates.empty()); ++i) {
     sum += static_cast<double>(border[i].p);
-    candidates_.push_back(border[i]);
+    candidates.push_back(border[i]);
   }
 }
 
 // p = e^(logit - top), not normalised; returns the sum.
 double Sampler::weigh() {
   double sum = 0.0;
-  for (Candidate& c : candidates_) sum += static_cast<double>(c.p = exp_negative(c.logit - top_));
+  for (Candidate& c : scratch_->candidates) sum += static_cast<double>(c.p = exp_negative(c.logit - top_));
   return sum;
 }
 
 // Meister et al., "Locally typical sampling": by |surprise - entropy|, the smallest set of enough mass.
 void Sampler::keep_typical() {
+  std::vector<Candidate>& candidates = scratch_->candidates;
   const double sum = weigh();
   double entropy = 0.0;  // of p / sum, in nats
-  for (const Candidate& c : candidates_) {
+  for (const Candidate& c : candidates) {
     if (c.p > 0.0F) entropy -= static_cast<double>(c.p) / sum * std::log(static_cast<double>(c.p) / sum);
   }
   const double log_sum = std::log(sum);
   const auto distance = [&](const Candidate& c) {
     return std::fabs(log_sum - static_cast<double>(c.logit - top_) - entropy);
   };
-  std::sort(candidates_.begin(), candidates_.end(), [&](const Candidate& a, const Candidate& b) {
+  std::sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
     const double da = distance(a), db = distance(b);
     return da != db ? da < db : before(a, b);
   });
   double mass = 0.0;
   size_t keep = 0;
-  while (keep < candidates_.size() && mass < static_cast<double>(options_.typical_p) * sum) {
-    mass += static_cast<double>(candidates_[keep++].p);
+  while (keep < candidates.size() && mass < static_cast<double>(options_.typical_p) * sum) {
+    mass += static_cast<double>(candidates[keep++].p);
   }
-  candidates_.resize(std::max<size_t>(keep, 1));
-  std::sort(candidates_.begin(), candidates_.end(), before<Candidate>);
+  candidates.resize(std::max<size_t>(keep, 1));
+  std::sort(candidates.begin(), candidates.end(), before<Candidate>);
 }
 
 // Sorts only as far as the mass needs.
 void Sampler::keep_top_p() {
+  std::vector<Candidate>& candidates = scratch_->candidates;
   const double target = static_cast<double>(options_.top_p) * weigh();
   double mass = 0.0;
   size_t keep = 0, sorted = 0;
-  for (size_t block = 64; keep < candidates_.size() && mass < target; ++keep) {
+  for (size_t block = 64; keep < candidates.size() && mass < target; ++keep) {
     if (keep == sorted) {
-      sorted = std::min(candidates_.size(), sorted + block);
-      std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(keep),
-                        candidates_.begin() + static_cast<std::ptrdiff_t>(sorted), candidates_.end(),
+      sorted = std::min(candidates.size(), sorted + block);
+      std::partial_sort(candidates.begin() + static_cast<std::ptrdiff_t>(keep),
+                        candidates.begin() + static_cast<std::ptrdiff_t>(sorted), candidates.end(),
                         before<Candidate>);
       block *= 8;
     }
-    mass += static_cast<double>(candidates_[keep].p);
+    mass += static_cast<double>(candidates[keep].p);
   }
-  candidates_.resize(std::max<size_t>(keep, 1));
+  candidates.resize(std::max<size_t>(keep, 1));
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -58,7 +59,11 @@ double random_unit(uint64_t seed, int64_t choice, int64_t position);
 
 class Sampler {
  public:
-  explicit Sampler(const SamplerOptions& options, int64_t choice = 0);
+  // Memory for the work of one pick. Samplers of one thread may share it.
+  struct Scratch;
+  explicit Sampler(const SamplerOptions& options, int64_t choice = 0,
+                   std::shared_ptr<Scratch> scratch = nullptr);
+  static std::shared_ptr<Scratch> make_scratch();
 
   // What the penalties look back on: prompt ids first, then each generated id.
   void accept_prompt(std::span<const int32_t> ids);
@@ -85,6 +90,7 @@ class Sampler {
   };
   void restrict(std::span<float> logits, const Limits& limits) const;
   void penalise(std::span<float> logits) const;
+  float scan(std::span<const float> logits);
   int32_t draw(std::span<const float> logits, float top, int64_t position);
   int32_t draw_of_all(std::span<const float> logits, float top, float floor, int64_t position);
   void collect_top_p(std::span<const float> logits, float top);
@@ -100,11 +106,9 @@ class Sampler {
   std::vector<int32_t> history_;                    // only with a repetition penalty over a bounded range
   std::unordered_map<int32_t, int32_t> recent_;     // occurrences within repeat_last_n
   std::unordered_map<int32_t, int32_t> generated_;  // occurrences in the output
-  std::vector<Candidate> candidates_;               // scratch
-  float top_ = 0.0F;                                // largest logit of the candidates
-  std::vector<float> weights_;                      // scratch: of every id
-  std::vector<double> block_sums_;                  // scratch: of weights_
-  std::vector<float> copy_;                         // scratch of sample()
+  std::shared_ptr<Scratch> scratch_;
+  float top_ = 0.0F;         // largest logit of the candidates
+  std::vector<float> copy_;  // scratch of sample()
 };
 
 }  // namespace synod

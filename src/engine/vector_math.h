@@ -1,33 +1,21 @@
 // Passes over a vocabulary's logits, written so that compilers vectorise them for any instruction set and so
-// that they give the same bits everywhere: no libm, fixed lanes.
+// that they give the same bits everywhere: no libm, fixed lanes, no fused multiply-add.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <bit>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 
 namespace synod {
 
 // Largest value; NaN is skipped, -inf when there is nothing else.
-inline float largest(std::span<const float> x) {
-  constexpr size_t kLanes = 16;
-  std::array<float, kLanes> best;
-  best.fill(-std::numeric_limits<float>::infinity());
-  size_t i = 0;
-  for (; i + kLanes <= x.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      best[lane] = x[i + lane] > best[lane] ? x[i + lane] : best[lane];
-    }
-  }
-  for (; i < x.size(); ++i) best[0] = x[i] > best[0] ? x[i] : best[0];
-  float result = best[0];
-  for (const float v : best) result = v > result ? v : result;
-  return result;
-}
+float largest(std::span<const float> x);
+
+inline constexpr size_t kScanBlock = 64;  // logits that are looked at together
+
+// out[b] = largest of x[b * kScanBlock, ...), for every block; returns the largest of all.
+float largest_of_blocks(std::span<const float> x, float* out);
 
 inline constexpr float kLeastExponent = -87.0F;  // e^-87 = 1.6e-38, the end of normal numbers
 
@@ -58,33 +46,9 @@ inline float exp_negative(float x) { return exp_in_range(x > kLeastExponent ? x 
 inline constexpr size_t kExpBlock = 256;
 
 // out[i] = e^((x[i] - top) * scale) for x[i] <= top; returns the sum: f32 in lanes, f64 over blocks of
-// kExpBlock, whose sums go to `block_sums` if it is given.
-inline double exp_all(std::span<const float> x, float top, float scale, float* out,
-                      double* block_sums = nullptr) {
-  constexpr size_t kBlock = kExpBlock;
-  double sum = 0.0;
-  for (size_t begin = 0; begin < x.size(); begin += kBlock) {
-    const size_t n = std::min(kBlock, x.size() - begin);
-    const float* in = x.data() + begin;
-    float* p = out + begin;
-    // Two loops: in one, compilers turn the clamp into a branch and give up.
-    for (size_t i = 0; i < n; ++i) {
-      const float v = (in[i] - top) * scale;
-      p[i] = v > kLeastExponent ? v : kLeastExponent;
-    }
-    for (size_t i = 0; i < n; ++i) p[i] = exp_in_range(p[i]);
-    std::array<float, 8> lanes{};  // 32 terms each: their rounding stays below 2e-6 of the block
-    size_t i = 0;
-    for (; i + lanes.size() <= n; i += lanes.size()) {
-      for (size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] += p[i + lane];
-    }
-    for (; i < n; ++i) lanes[0] += p[i];
-    double block = 0.0;
-    for (const float lane : lanes) block += static_cast<double>(lane);
-    if (block_sums != nullptr) block_sums[begin / kBlock] = block;
-    sum += block;
-  }
-  return sum;
-}
+// kExpBlock.
+double exp_all(std::span<const float> x, float top, float scale, float* out);
+// The same sum, and the sum of every block, without the values.
+double exp_sums(std::span<const float> x, float top, float scale, double* block_sums);
 
 }  // namespace synod
