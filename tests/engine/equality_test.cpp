@@ -245,9 +245,7 @@ class Walk {
     } else if (action < 91) {
       save_and_restore(talk, number);
     } else if (action < 95) {
-      engine_.reset();
-      start();
-      ++restarts_;
+      restart();
     } else if (action < 98) {
       engine_->clear_cache();
     } else {  // something large that pushes out the rest
@@ -258,12 +256,15 @@ class Walk {
   void report() const {
     const EngineStats s = engine_->stats();
     std::printf(
-        "%lld checks, %lld tokens reused of %lld, %lld restored, %lld restarts, %lld disk hits, %lld "
-        "cancelled\n",
+        "%lld checks, %lld tokens reused of %lld, %lld restored, %lld restarts, %lld disk hits, "
+        "%lld evictions, %lld cancelled\n",
         static_cast<long long>(checks_), static_cast<long long>(reused_), static_cast<long long>(prompted_),
         static_cast<long long>(restored_), static_cast<long long>(restarts_),
-        static_cast<long long>(disk_hits_ + s.disk_hits_total), static_cast<long long>(cancelled_));
+        static_cast<long long>(disk_hits_ + s.disk_hits_total),
+        static_cast<long long>(evictions_ + s.evictions_total), static_cast<long long>(cancelled_));
     EXPECT_GT(reused_, prompted_ / 10);
+    EXPECT_GE(disk_hits_ + s.disk_hits_total, restarts_ / 2);
+    EXPECT_GT(evictions_ + s.evictions_total, 0);
   }
 
  private:
@@ -271,9 +272,15 @@ class Walk {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
 
-  void start() {
-    if (engine_ != nullptr) disk_hits_ += engine_->stats().disk_hits_total;
-    engine_ = std::make_unique<Engine>(*m_.model, *m_.backend, m_.tokenizer, options_);
+  void start() { engine_ = std::make_unique<Engine>(*m_.model, *m_.backend, m_.tokenizer, options_); }
+
+  void restart() {
+    const EngineStats stats = engine_->stats();
+    disk_hits_ += stats.disk_hits_total;
+    evictions_ += stats.evictions_total;
+    engine_.reset();
+    start();
+    ++restarts_;
   }
 
   void append(std::vector<int32_t>& ids, int64_t n) {
@@ -347,8 +354,7 @@ class Walk {
     const int64_t saved = engine_->save(ids, file);
     ASSERT_GT(saved, 0);
     if (draw(0, 1) == 0) {
-      engine_.reset();
-      start();
+      restart();
     } else {
       engine_->clear_cache();
     }
@@ -368,7 +374,7 @@ class Walk {
   std::vector<std::vector<int32_t>> shared_, talks_;
   std::map<std::vector<int32_t>, std::vector<int32_t>> fresh_;
   int64_t checks_ = 0, reused_ = 0, prompted_ = 0, restored_ = 0, restarts_ = 0, cancelled_ = 0,
-          disk_hits_ = 0;
+          disk_hits_ = 0, evictions_ = 0;
 };
 
 TEST_P(Equality, TokensAreAFreshEnginesOnARandomWalk) {
