@@ -31,6 +31,7 @@ std::vector<Named> usual_grammars(const std::shared_ptr<const Vocabulary>& vocab
       b.lazy({.tokens = {3}, .texts = {"<call>"}}, b.sequence({b.json_schema(kPersonSchema), b.token(4)}));
   return {{"schema", Grammar::from_json_schema(kPersonSchema, vocabulary)},
           {"free JSON", Grammar::json_object(vocabulary)},
+          {"pattern", Grammar::from_json_schema(kPatternSchema, vocabulary)},
           {"arithmetic", Grammar::from_gbnf(kArithmetic, vocabulary)},
           {"lazy call", b.build(lazy, vocabulary)}};
 }

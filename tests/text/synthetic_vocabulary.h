@@ -122,4 +122,7 @@ constexpr const char* kPersonSchema = R"({
   "additionalProperties": false
 })";
 
+constexpr const char* kPatternSchema =
+    R"({"type": "string", "pattern": "^[A-Za-z0-9_.+-]+( [A-Za-z0-9_.+-]+)*@[a-z]+(\\.[a-z]{2,})+$"})";
+
 }  // namespace synod::grammar_testing
