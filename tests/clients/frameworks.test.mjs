@@ -97,3 +97,18 @@ test('langchain: an agent calls the tool', async () => {
   assert.match(asked, /Oslo/);
   assert.ok(result.messages.at(-1).content.length > 0);
 });
+
+test('langchain: errors and abort', async () => {
+  await assert.rejects(chat({ model: 'nope' }).invoke('x'), (e) => e.status === 404);
+  await assert.rejects(chat({ temperature: 9 }).invoke('x'), (e) => e.status === 400 && e.param === 'temperature');
+  const abort = new AbortController();
+  let pieces = 0;
+  await assert.rejects(async () => {
+    const stream = await chat({ maxTokens: 3000, modelKwargs: { ignore_eos: true } }).stream(
+      'Define hope.', { signal: abort.signal });
+    for await (const chunk of stream) {
+      if (chunk.content && ++pieces === 3) abort.abort();
+    }
+  }, (e) => /abort/i.test(e.name + e.message));
+  assert.equal(pieces, 3);
+});
