@@ -128,7 +128,15 @@ class CudaDevice final : public Device {
 
   void raise_shared_limit(const Launch& l) {
     constexpr uint32_t kDefault = 40 << 10;  // of the 48 KB some are the kernel's static variables
-    uint32_t& allowed = shared_limit_.try_emplace(l.function, kDefault).first->second;
+    const auto [entry, is_new] = shared_limit_.try_emplace(l.function, kDefault);
+    // One split between first cache and shared memory for all kernels: another one could not start before
+    // the processor is empty.
+    if (is_new) {
+      check(cudaFuncSetAttribute(l.function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared),
+            l.name);
+    }
+    uint32_t& allowed = entry->second;
     if (l.shared_bytes <= allowed) return;
     check(cudaFuncSetAttribute(l.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(l.shared_bytes)),

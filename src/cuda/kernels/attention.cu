@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
   __shared__ float keeps[kHeads];
   __shared__ float2 states[kHeads];  // largest logit, mass
   __shared__ float4 sums[kWarps][kHeads][32];
-  begin();
+  // The batch and the page tables are the host's: they are read before the wait.
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int group = warp / kQuads, part = warp % kQuads;
   const int token = p.first_token + static_cast<int>(blockIdx.z);
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
   const int32_t seq = p.batch.sequence[token], position = p.batch.position[token];
   const Keys keys = keys_of(p, position);
   const int s = static_cast<int>(blockIdx.x);
-  if (s >= keys.splits) return;
+  if (s >= keys.splits) return begin();
   const bool window = s < keys.window_splits;
   int begin_key, end_key;
   if (window) {
@@ -230,6 +230,9 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
     }
     __syncwarp();
   };
+  const bool chosen = !window && p.selected != nullptr;  // by a kernel
+  if (!chosen) look_up(begin_key, min(kBatchKeys, end_key - begin_key));
+  begin();
   float4 q[kHeads], acc[kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -238,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
       q[h] = reinterpret_cast<const float4*>(p.q.p + token * p.q.s0 + (first_head + h) * p.q.s1)[quad];
     }
   }
-  look_up(begin_key, min(kBatchKeys, end_key - begin_key));
+  if (chosen) look_up(begin_key, min(kBatchKeys, end_key - begin_key));
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     const float f = p.scale * kLog2E;

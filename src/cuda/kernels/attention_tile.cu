@@ -239,6 +239,7 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
       }
       sum += __shfl_xor_sync(0xffffffffU, sum, 1);
       sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+      __syncwarp();  // row_top has been read
       if (tid % 4 == 0) {
         const float keep = before == -INFINITY ? 0.0F : exp2f(before - top);
         row_keep[r] = keep;

@@ -34,11 +34,24 @@ struct Piece {
   }
 };
 
-// Thread i owns pieces i, i + n, ... of kWide columns.
-template <int kPer, int kWide>
+// A step and its rows as the block sees them: in shared memory, where a look-up at run time is short.
+struct Step {
+  RowStep::Kind kind;
+  int32_t act;
+  int32_t a, b, kept;  // first values in shared memory; kept: of dst
+  float* out;
+  uint8_t* digits;
+  float eps, factor, limit;
+  bool weighted;
+};
+
+// Thread i owns pieces i, i + n, ... of kWide columns. kFew: norms, sums, scales and digits alone, which is
+// what most programs are; the less code the sooner it is there.
+template <int kPer, int kWide, bool kFew>
 __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant__ RowProgram p) {
   extern __shared__ __align__(16) float slots[];  // [p.n_slots][d]
   __shared__ float partial[2][kRowWarps], scalars[kMaxRowSteps];
+  __shared__ Step steps[kMaxRowSteps];
   const int64_t r = blockIdx.x;
   const int n = static_cast<int>(blockDim.x), tid = static_cast<int>(threadIdx.x), d = p.d;
   const int lane = tid % 32, warp = tid / 32, n_warps = n / 32;
@@ -54,17 +67,38 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
       }
     }
   };
+  // A warp per input row; the first of a warp is known before the wait.
+  const float* row = nullptr;
+  int slot = 0;
 #pragma unroll 1
   for (int i = warp; i < p.n_inputs; i += n_warps) {
-    if (p.inputs[i].constant != nullptr) fetch_row(p.inputs[i].constant, p.inputs[i].slot);
-  }
-  const float inverse_d = 1.0F / static_cast<float>(d);
-  begin();
-#pragma unroll 1
-  for (int i = warp; i < p.n_inputs; i += n_warps) {
-    if (p.inputs[i].constant == nullptr) fetch_row(row_of(p.inputs[i].rows, r), p.inputs[i].slot);
+    if (p.inputs[i].constant != nullptr) {
+      fetch_row(p.inputs[i].constant, p.inputs[i].slot);
+    } else if (row == nullptr) {
+      row = row_of(p.inputs[i].rows, r), slot = p.inputs[i].slot;
+    }
   }
   if (tid < p.n_steps) {
+    const RowStep& from = p.steps[tid];
+    Step& step = steps[tid];
+    step.kind = from.kind, step.act = from.act;
+    step.a = from.slot_a * d, step.b = from.slot_b * d, step.kept = from.slot_dst * d;
+    step.out = from.kind == RowStep::kDigits ? nullptr : row_of(from.dst, r);
+    step.digits = from.digits.p + r * from.digits.stride;
+    step.eps = from.eps, step.factor = from.factor, step.limit = from.limit;
+    step.weighted = from.w != nullptr;
+  }
+  const int n_steps = p.n_steps;
+  const float inverse_d = 1.0F / static_cast<float>(d);
+  begin();
+  if (row != nullptr) fetch_row(row, slot);
+#pragma unroll 1
+  for (int i = warp; i < p.n_inputs; i += n_warps) {
+    if (p.inputs[i].constant == nullptr && p.inputs[i].slot != slot) {
+      fetch_row(row_of(p.inputs[i].rows, r), p.inputs[i].slot);
+    }
+  }
+  if (tid < n_steps) {
     const RowStep& step = p.steps[tid];
     const bool scales = step.w != nullptr && step.kind != RowStep::kNorm;
     scalars[tid] = scales ? step.w[step.kind == RowStep::kGlu ? r : 0] : 1.0F;
@@ -74,9 +108,10 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
   __syncthreads();
   int norms = 0;
 #pragma unroll 1
-  for (int s = 0; s < p.n_steps; ++s) {
-    const RowStep& step = p.steps[s];
-    const float *first = slots + step.slot_a * d, *second = slots + step.slot_b * d;
+  for (int s = 0; s < n_steps; ++s) {
+    const Step& step = steps[s];
+    const RowStep::Kind kind = step.kind;
+    const float *first = slots + step.a, *second = slots + step.b;
     Piece<kWide> v[kPer];
 #pragma unroll
     for (int j = 0; j < kPer; ++j) {
@@ -87,16 +122,16 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
         for (int e = 0; e < kWide; ++e) v[j].v[e] = 0.0F;
       }
     }
-    if (step.kind == RowStep::kDigits) {
-      uint8_t* row = step.digits.p + r * step.digits.stride;
+    if (kind == RowStep::kDigits) {
+      uint8_t* digits = step.digits;
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {  // d is a multiple of 32: a block of values is there or not
         const int i = column(j);
         if constexpr (kWide == 4) {
-          write_digits(row, d, i / 32, make_float4(v[j].v[0], v[j].v[1], v[j].v[2], v[j].v[3]), i < d,
+          write_digits(digits, d, i / 32, make_float4(v[j].v[0], v[j].v[1], v[j].v[2], v[j].v[3]), i < d,
                        0xffffffffU);
         } else if (i < d) {  // n is a multiple of 32: by whole warps
-          write_digits(row, d, i / 32, v[j].v[0]);
+          write_digits(digits, d, i / 32, v[j].v[0]);
         }
       }
       continue;
@@ -112,7 +147,7 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
         for (int e = 0; e < kWide; ++e) v[j].v[e] = f(v[j].v[e], b.v[e]);
       }
     };
-    if (step.kind == RowStep::kNorm) {
+    if (kind == RowStep::kNorm) {
       float sum = 0.0F;
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
@@ -129,19 +164,23 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
 #pragma unroll
       for (int w = 1; w < kRowWarps; ++w) sum += w < n_warps ? parts[w] : 0.0F;
       const float factor = step.factor * rsqrtf(fmaf(sum, inverse_d, step.eps));
-      const bool weighted = step.w != nullptr;
+      const bool weighted = step.weighted;
       each([&](float a, float b) { return a * factor * (weighted ? b : 1.0F); });
-    } else if (step.kind == RowStep::kAdd) {
-      each([&](float a, float b) { return (a + b) * step.factor; });
-    } else if (step.kind == RowStep::kScale) {
+    } else if (kind == RowStep::kAdd) {
+      const float factor = step.factor;
+      each([&](float a, float b) { return (a + b) * factor; });
+    } else if (kind == RowStep::kScale) {
       const float factor = step.factor * scalars[s];
       each([&](float a, float) { return a * factor; });
-    } else if (step.kind == RowStep::kGlu) {
-      each([&](float a, float b) { return glu(a, b, step.act, step.limit, scalars[s]); });
-    } else if (step.kind == RowStep::kSoftCap) {
-      each([&](float a, float) { return step.factor * tanhf(a / step.factor); });
+    } else if (!kFew && kind == RowStep::kGlu) {
+      const float limit = step.limit;
+      const int act = step.act;
+      each([&](float a, float b) { return glu(a, b, act, limit, scalars[s]); });
+    } else if (!kFew && kind == RowStep::kSoftCap) {
+      const float factor = step.factor;
+      each([&](float a, float) { return factor * tanhf(a / factor); });
     }
-    float *out = row_of(step.dst, r), *kept = slots + step.slot_dst * d;
+    float *out = step.out, *kept = slots + step.kept;
 #pragma unroll
     for (int j = 0; j < kPer; ++j) {
       if (column(j) >= d) break;
@@ -263,11 +302,16 @@ Launch row_program(RowProgram p) {
   const int threads = std::clamp((pieces + 31) / 32 * 32, 32, kRowThreads);
   const int per = (pieces + threads - 1) / threads;
   const dim3 block(static_cast<unsigned>(threads));
-  if (wide && per <= 1) return make_launch("row_program", row_kernel<1, 4>, rows, block, p, bytes);
-  if (wide && per <= 3) return make_launch("row_program", row_kernel<3, 4>, rows, block, p, bytes);
-  if (wide && per <= 8) return make_launch("row_program", row_kernel<8, 4>, rows, block, p, bytes);
-  if (!wide && per <= 4) return make_launch("row_program", row_kernel<4, 1>, rows, block, p, bytes);
-  if (!wide && per <= 32) return make_launch("row_program", row_kernel<32, 1>, rows, block, p, bytes);
+  bool few = true;
+  for (int i = 0; i < p.n_steps; ++i) {
+    few = few && p.steps[i].kind != RowStep::kGlu && p.steps[i].kind != RowStep::kSoftCap;
+  }
+  const auto launch = [&](auto kernel) { return make_launch("row_program", kernel, rows, block, p, bytes); };
+  if (wide && per <= 1) return few ? launch(row_kernel<1, 4, true>) : launch(row_kernel<1, 4, false>);
+  if (wide && per <= 3) return few ? launch(row_kernel<3, 4, true>) : launch(row_kernel<3, 4, false>);
+  if (wide && per <= 8) return few ? launch(row_kernel<8, 4, true>) : launch(row_kernel<8, 4, false>);
+  if (!wide && per <= 4) return launch(row_kernel<4, 1, false>);
+  if (!wide && per <= 32) return launch(row_kernel<32, 1, false>);
   if (p.n_steps == 1 && p.steps[0].kind == RowStep::kDigits) {
     const int64_t warps = p.n_rows * (p.d / 32);
     return make_launch("digits", digits_kernel, static_cast<unsigned>((warps + 7) / 8), 256, p);

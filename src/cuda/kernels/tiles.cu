@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(most_threads<kMany>(), 2)
   };
 
   // Choices made two launches ago are there: the launch between has waited for them.
-  const bool early = !kIds || p.settled_ids != 0;
+  const bool early = !kIds || side || p.settled_ids != 0;
   if (!early) begin();
   bool active = true;
   if (side) {
@@ -417,20 +417,21 @@ __global__ void __launch_bounds__(most_threads<kMany>(), 2)
 int slices_of(int n_units) { return n_units <= 3 ? n_units : std::min(kMostSlices, div_up(n_units, 2)); }
 
 struct Card {
-  int64_t resident_warps = 0;  // of kernels of 80 registers
+  int64_t processors = 1;
   bool clusters = false;
 };
 const Card& card() {
   static const Card instance = [] {
-    int device = 0, processors = 0, major = 0;
+    int device = 0, processors = 1, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return Card{.resident_warps = int64_t{24} * processors, .clusters = major >= 9};
+    return Card{.processors = processors, .clusters = major >= 9};
   }();
   return instance;
 }
-constexpr size_t kMostShared = 108 << 10;  // two blocks share a processor
+constexpr int kResidentWarps = 24, kManyResidentWarps = 16;            // of a processor, by registers
+constexpr int64_t kSharedBytes = 227 << 10, kReservedBytes = 1 << 10;  // of a processor; of each block
 
 // Shared memory and warps of a block, for a grid of `blocks`.
 template <Codec kCodec, Mode kMode, bool kMany>
@@ -448,26 +449,31 @@ Launch launch_tiles(TileParams p, dim3 grid) {
   const int unit_warps = kMany ? 1 : p.n_slices;  // warps come in such numbers
   const int sums = sizeof(float) * kUnitRows * p.all_tiles * p.held_tokens * (kMany ? 1 : p.n_slices);
   const int list = kChosen ? static_cast<int>(sizeof(int32_t)) * p.n_tokens * p.k : 0;
+  // Warps and stages: the most warps at work on a processor, then those that fetch ahead.
+  const int64_t wave = div_up<int64_t>(blocks, card().processors);
+  int64_t best = -1;
+  TileParams chosen;
   int warps = 0;
   size_t bytes = 0;
-  // The most warps that have equal work, fit on the card at once, and can fetch ahead.
   for (int w = (kMany ? 8 : kMostWarps) / unit_warps * unit_warps; w > 0; w -= unit_warps) {
     if (p.all_tiles % (w / unit_warps) != 0) continue;
-    if (w > 8 && w > unit_warps && blocks * w > card().resident_warps) continue;
-    warps = w;
     p.tile_step = w / unit_warps;
     const int runs = p.all_tiles / p.tile_step;
     const int records = slice_units * (kMode == Mode::kSum ? runs : p.x_rows);
-    p.n_stages = std::min(runs * slice_units, kMostStages);
-    for (;; --p.n_stages) {
+    for (p.n_stages = std::min(runs * slice_units, kMostStages); p.n_stages > 0; --p.n_stages) {
       p.warp_bytes = p.n_stages * W::kStageBytes + W::kTableBytes + (kMany ? 0 : records * kXBytes);
       p.sums_at = w * p.warp_bytes + (kMany ? records * kXBytes : 0);
       p.list_at = p.sums_at + sums;
-      bytes = static_cast<size_t>(p.list_at + list);
-      if (p.n_stages == 1 || bytes <= kMostShared) break;
+      const int64_t needed = p.list_at + list;
+      const int64_t fit = std::min<int64_t>(kSharedBytes / (needed + kReservedBytes),
+                                            (kMany ? kManyResidentWarps : kResidentWarps) / w);
+      const bool ahead = p.n_stages > 1 || runs * slice_units == 1;
+      const int64_t score = std::min(fit, wave) * w * (ahead ? 4 : 3) * 4 + p.n_stages;
+      if (score < best) continue;  // of equals, the smaller blocks
+      best = score, chosen = p, warps = w, bytes = static_cast<size_t>(needed);
     }
-    if (p.n_stages > 1 || runs * slice_units == 1) break;
   }
+  p = chosen;
   const char* name = kMode == Mode::kSum    ? "tiles_down"
                      : kChosen              ? "tiles_experts"
                      : kMode == Mode::kPair ? "tiles_glu"
@@ -571,7 +577,7 @@ Launch tile_product(TileParams p) {
       const auto warps = [&](int n) {
         return div_up<int64_t>(tiles, n) * grid.y * grid.z * std::min(sides * n * p.n_slices, 8);
       };
-      while (p.n_groups == 1 && warps(p.n_tiles) > card().resident_warps &&
+      while (p.n_groups == 1 && warps(p.n_tiles) > kResidentWarps * card().processors &&
              2 * sides * p.n_tiles * p.n_slices <= 48) {
         const int64_t step = int64_t{2} * p.n_tiles * halves;
         if (div_up(tiles, step) * step * 16 > tiles * 17) break;  // repeats of the last tile
