@@ -191,7 +191,16 @@ void CudaBackend::end_step() {
   label_index_.reset();
 }
 
+void CudaBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  device_->copy(to, from, bytes);
+  device_->synchronize();
+}
+
 Backend::StatusReport CudaBackend::take_status() {
+  if (!step_.empty()) {
+    step_.forget();
+    end_step();
+  }
   const StatusReport report = status_;
   status_ = {};
   return report;

@@ -37,7 +37,9 @@ class CudaBackend final : public DeviceBackend {
   void begin(const Label& label) override;
   void end() override;
   void join() override;
+  // Also forgets ops that were issued and never joined: a step that failed midway must not run later.
   StatusReport take_status() override;
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
 
   int64_t planned_bytes(const WeightSet& weights) const override {
     return WeightStore::planned_bytes(weights);

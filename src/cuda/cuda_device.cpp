@@ -72,6 +72,9 @@ class CudaDevice final : public Device {
     check(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
           "download");
   }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copy");
+  }
   void clear(std::byte* device, int64_t bytes) override {
     check(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), stream_), "clear");
   }

@@ -26,6 +26,8 @@ class Device {
   // Stream-ordered. The host side of a copy must stay until the mark after it was passed.
   virtual void upload(std::byte* device, const std::byte* host, int64_t bytes) = 0;
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
+  // Between any two of device and host memory.
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual void clear(std::byte* device, int64_t bytes) = 0;
   virtual void launch(const Launch& launch) = 0;
   virtual void synchronize() = 0;

@@ -6,10 +6,11 @@
 
 #include "cuda/weight_set.h"
 #include "ops/backend.h"
+#include "ops/device_memory.h"
 
 namespace synod::cuda {
 
-class DeviceBackend : public Backend {
+class DeviceBackend : public Backend, public DeviceMemory {
  public:
   virtual std::string device_name() const = 0;
   virtual int64_t free_bytes() const = 0;  // of device memory

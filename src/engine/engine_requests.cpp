@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "engine/engine_core.h"
+#include "ops/device_memory.h"
 #include "text/utf8.h"
 
 namespace synod {
@@ -113,6 +114,10 @@ EngineCore::EngineCore(const Model& model, Backend& backend, const Tokenizer& to
                   .step_tokens = std::max(options.step_tokens, options.max_sequences),
                   .prefill_quantum = std::max<int64_t>(options.prefill_quantum, 1)}),
       batch_(model, backend) {
+  if (auto* memory = dynamic_cast<DeviceMemory*>(&backend)) {
+    cache_.set_copy(
+        [memory](std::byte* to, const std::byte* from, int64_t bytes) { memory->copy(to, from, bytes); });
+  }
   cache_.set_pressure([this] { return index_.evict(); });
   if (!options.cache_dir.empty()) attach_disk();
 }

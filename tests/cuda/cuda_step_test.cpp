@@ -97,6 +97,18 @@ TEST_F(CudaSteps, MemoryThatComesAndGoesChangesNoPlan) {
   EXPECT_TRUE(replays({}));
 }
 
+TEST_F(CudaSteps, AStepThatFailedMidwayNeverRuns) {
+  step({}), step({});
+  const Tensor x = Tensor::contiguous(memory_.data(), DType::kF32, {1, 64});
+  backend_(Add{.out = x, .a = x, .b = x});
+  static_cast<void>(backend_.take_status());
+  const int before = device_->launches + device_->replays;
+  backend_.join();
+  EXPECT_EQ(device_->launches + device_->replays, before);
+  step({});
+  EXPECT_TRUE(replays({}));
+}
+
 TEST_F(CudaSteps, NewWeightsDropThePlans) {
   step({}), step({});
   backend_.place_all({});

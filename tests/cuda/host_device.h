@@ -24,6 +24,9 @@ class HostDevice final : public cuda::Device {
   void download(std::byte* host, const std::byte* device, int64_t bytes) override {
     ++copies, std::memcpy(host, device, static_cast<size_t>(bytes));
   }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
   void clear(std::byte* device, int64_t bytes) override {
     std::memset(device, 0, static_cast<size_t>(bytes));
   }

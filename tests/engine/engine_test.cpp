@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <thread>
 
 #include "engine/engine_testing.h"
+#include "ops/device_memory.h"
 
 namespace synod::testing {
 namespace {
@@ -113,6 +115,45 @@ TEST_P(EngineOnModel, ChoicesForkOnePrefillAndDependOnSeedAndIndexOnly) {
   EXPECT_EQ(two.ids[1], four.ids[1]);
   r.sampling.seed = 12;
   EXPECT_NE(e->generate(r).ids[0], four.ids[0]);
+}
+
+// A backend whose memory only it may copy.
+class OnDevice final : public Backend, public DeviceMemory {
+ public:
+  explicit OnDevice(Backend& inner) : inner_(inner) {}
+  std::string_view name() const override { return inner_.name(); }
+  Buffer allocate(int64_t bytes) override { return inner_.allocate(bytes); }
+  Workspace& workspace() override { return inner_.workspace(); }
+  Matrix place(const Matrix& matrix) override { return inner_.place(matrix); }
+  void begin(const Label& label) override { inner_.begin(label); }
+  void end() override { inner_.end(); }
+  StatusReport take_status() override { return inner_.take_status(); }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    ++copies;
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+#define SYNOD_PRIMITIVE(Op) \
+  void run(const Op& op) override { inner_.run(op); }
+#define SYNOD_FUSED(Op) \
+  void run(const Op& op) override { inner_.run(op); }
+#include "ops/ops.def"
+#undef SYNOD_PRIMITIVE
+#undef SYNOD_FUSED
+
+  int copies = 0;
+
+ private:
+  Backend& inner_;
+};
+
+TEST_P(EngineOnModel, PagesOfADeviceAreCopiedByIt) {
+  OnDevice device(*m().backend);
+  Engine e(*m().model, device, m().tokenizer, {});
+  GenerationRequest r = request(300, 12);
+  r.n = 3;
+  const Engine::Result forked = e.generate(r);
+  EXPECT_GT(device.copies, 0);  // the page that each fork goes on writing
+  for (const auto& ids : forked.ids) EXPECT_EQ(ids, lone_greedy(m(), r.prompt, 12));
 }
 
 TEST_P(EngineOnModel, StopsAtIdsStringsAndLimits) {

@@ -1,8 +1,7 @@
 // Row programs: sequences of norms, sums, scales, gates and quantization over rows of one width. One block
 // per row; a thread owns the same columns in every step. What a program reads is copied to shared memory
 // at once, a warp per row (norm weights before the wait), and its intermediate rows stay there, so that only
-// norms need a barrier and latency is paid once. Few threads with several columns each: the time of a norm is
-// that of its sum over the block.
+// norms need a barrier and latency is paid once.
 #include <algorithm>
 
 #include "cuda/kernels/digits.cuh"
@@ -11,7 +10,7 @@
 namespace synod::cuda {
 namespace {
 
-constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
+constexpr int kRowThreads = 768, kRowWarps = kRowThreads / 32;
 
 // kWide neighbouring values, read and written at once.
 template <int kWide>
@@ -50,7 +49,8 @@ struct Step {
 template <int kPer, int kWide, bool kFew>
 __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant__ RowProgram p) {
   extern __shared__ __align__(16) float slots[];  // [p.n_slots][d]
-  __shared__ float partial[2][kRowWarps], scalars[kMaxRowSteps];
+  __shared__ __align__(16) float partial[2][kRowWarps];
+  __shared__ float scalars[kMaxRowSteps];
   __shared__ Step steps[kMaxRowSteps];
   const int64_t r = blockIdx.x;
   const int n = static_cast<int>(blockDim.x), tid = static_cast<int>(threadIdx.x), d = p.d;
@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
       row = row_of(p.inputs[i].rows, r), slot = p.inputs[i].slot;
     }
   }
+  for (int i = tid; i < 2 * kRowWarps; i += n) partial[i / kRowWarps][i % kRowWarps] = 0.0F;
   if (tid < p.n_steps) {
     const RowStep& from = p.steps[tid];
     Step& step = steps[tid];
@@ -154,15 +155,18 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
 #pragma unroll
         for (int e = 0; e < kWide; ++e) sum = fmaf(v[j].v[e], v[j].v[e], sum);
       }
-      // Over the block in warp order. Two sets of partial sums: a warp that is ahead by one norm has passed
-      // the barrier that all readers of the older set had reached.
+      // Over the block in a fixed order, with zeros for warps that are not there. Two sets of partial sums: a
+      // warp that is ahead by one norm has passed the barrier that all readers of the older set had reached.
       sum = warp_sum(sum);
       float* parts = partial[norms++ % 2];
       if (lane == 0) parts[warp] = sum;
       __syncthreads();
-      sum = parts[0];
+      sum = 0.0F;
 #pragma unroll
-      for (int w = 1; w < kRowWarps; ++w) sum += w < n_warps ? parts[w] : 0.0F;
+      for (int w = 0; w < kRowWarps; w += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(parts + w);
+        sum += (four.x + four.y) + (four.z + four.w);
+      }
       const float factor = step.factor * rsqrtf(fmaf(sum, inverse_d, step.eps));
       const bool weighted = step.weighted;
       each([&](float a, float b) { return a * factor * (weighted ? b : 1.0F); });
@@ -309,9 +313,8 @@ Launch row_program(RowProgram p) {
   const auto launch = [&](auto kernel) { return make_launch("row_program", kernel, rows, block, p, bytes); };
   if (wide && per <= 1) return few ? launch(row_kernel<1, 4, true>) : launch(row_kernel<1, 4, false>);
   if (wide && per <= 3) return few ? launch(row_kernel<3, 4, true>) : launch(row_kernel<3, 4, false>);
-  if (wide && per <= 8) return few ? launch(row_kernel<8, 4, true>) : launch(row_kernel<8, 4, false>);
-  if (!wide && per <= 4) return launch(row_kernel<4, 1, false>);
-  if (!wide && per <= 32) return launch(row_kernel<32, 1, false>);
+  if (!wide && per <= 2) return launch(row_kernel<2, 1, false>);
+  if (!wide && per <= 12) return launch(row_kernel<12, 1, false>);
   if (p.n_steps == 1 && p.steps[0].kind == RowStep::kDigits) {
     const int64_t warps = p.n_rows * (p.d / 32);
     return make_launch("digits", digits_kernel, static_cast<unsigned>((warps + 7) / 8), 256, p);
