@@ -29,7 +29,7 @@ void on_interrupt(int signal) {
   g_signal = signal;
 }
 
-// Without SA_RESTART, so that Ctrl-C at the prompt ends the wait for a line.
+// Without SA_RESTART, so that Ctrl-C at the prompt ends the wait at once.
 void catch_interrupts() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
@@ -119,9 +119,7 @@ class Conversation {
     }
     printer.end_line();
     show_rates(answer.finished);
-    if (answer.finished.reason == FinishReason::kCancelled && g_signal == SIGINT) {
-      g_signal = 0;  // it has ended the answer, not the program
-    }
+    if (g_signal == SIGINT) g_signal = 0;  // it was for the answer, even if that had just ended
     ChatMessage message{"assistant", answer.output.content, answer.output.reasoning};
     for (const ParsedToolCall& call : answer.output.tool_calls)
       message.tool_calls.push_back({"", call.name, call.arguments});

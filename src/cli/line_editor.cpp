@@ -1,5 +1,6 @@
 #include "cli/line_editor.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -7,9 +8,32 @@
 #include <cstdio>
 #ifdef SYNOD_LIBEDIT
 #include <histedit.h>
+
+#include <cwchar>
 #endif
 
+#include "cli/verbs.h"
+
 namespace synod::cli {
+namespace {
+
+// The next byte of the input; none at its end, or when a signal came. One that comes between the prompt and
+// the wait does not end a read(), nor one that another thread takes: hence poll(), with a limit.
+std::optional<char> next_byte() {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (g_signal == 0) {
+    const int n_ready = ::poll(&input, 1, 100);
+    if (n_ready == 0 || (n_ready < 0 && errno == EINTR)) continue;
+    char c = 0;
+    const ssize_t n = ::read(STDIN_FILENO, &c, 1);  // not stdio, which would go on after a signal
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return std::nullopt;
+    return c;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 struct LineEditor::Impl {
   bool is_interactive = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
@@ -26,6 +50,17 @@ struct LineEditor::Impl {
     return static_cast<Impl*>(self)->prompt.data();
   }
 
+  // One character in the locale's encoding. Bytes that are none are left out.
+  static int read_character(EditLine*, wchar_t* character) {
+    std::mbstate_t state{};
+    while (const std::optional<char> byte = next_byte()) {
+      const size_t n = std::mbrtowc(character, &*byte, 1, &state);
+      if (n <= 1) return 1;  // 0: the character is a zero
+      if (n == static_cast<size_t>(-1)) state = {};
+    }
+    return g_signal == 0 ? 0 : -1;
+  }
+
   void open() {
     std::setlocale(LC_CTYPE, "");  // whole characters, not bytes, move the cursor
     editor = el_init("synod", stdin, stdout, stderr);
@@ -40,6 +75,7 @@ struct LineEditor::Impl {
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_HIST, ::history, history);
     el_set(editor, EL_SIGNAL, 0);
+    el_set(editor, EL_GETCFN, &Impl::read_character);
     el_source(editor, nullptr);  // ~/.editrc
   }
 
@@ -97,11 +133,10 @@ std::optional<std::string> LineEditor::read(const std::string& prompt) {
   }
   std::string line;
   while (true) {
-    char c = 0;
-    const ssize_t n = ::read(STDIN_FILENO, &c, 1);  // not stdio, which would go on after a signal
-    if (n < 0 || (n == 0 && line.empty())) return std::nullopt;
-    if (n == 0 || c == '\n') return line;
-    line += c;
+    const std::optional<char> c = next_byte();
+    if (!c && (line.empty() || g_signal != 0)) return std::nullopt;
+    if (!c || *c == '\n') return line;
+    line += *c;
   }
 }
 

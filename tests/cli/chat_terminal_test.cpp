@@ -46,18 +46,19 @@ class Terminal {
     const auto end = Clock::now() + std::chrono::seconds(60);
     size_t at = std::string::npos;
     while ((at = shown_.find(text)) == std::string::npos && Clock::now() < end) {
-      pollfd wait{fd_, POLLIN, 0};
-      if (::poll(&wait, 1, 100) <= 0) continue;
-      char buffer[4096];
-      const ssize_t n = ::read(fd_, buffer, sizeof(buffer));
-      if (n <= 0) break;
-      shown_.append(buffer, static_cast<size_t>(n));
+      if (!read_some()) break;
     }
     EXPECT_NE(at, std::string::npos) << "no " << text << " in " << shown_;
     const size_t cut = at == std::string::npos ? shown_.size() : at + text.size();
     std::string part = shown_.substr(0, cut);
     shown_.erase(0, cut);
     return part;
+  }
+  // Until `n` bytes more are shown.
+  void wait_for_more(size_t n) {
+    const auto end = Clock::now() + std::chrono::seconds(60);
+    while (shown_.size() < n && Clock::now() < end) read_some();
+    EXPECT_GE(shown_.size(), n);
   }
   int exit_code() {
     int status = 0;
@@ -67,6 +68,16 @@ class Terminal {
   }
 
  private:
+  // False when the program has ended.
+  bool read_some() {
+    pollfd wait{fd_, POLLIN, 0};
+    if (::poll(&wait, 1, 100) <= 0) return true;
+    char buffer[4096];
+    const ssize_t n = ::read(fd_, buffer, sizeof(buffer));
+    if (n > 0) shown_.append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  }
+
   int fd_ = -1;
   pid_t pid_ = -1;
   std::string shown_;
@@ -90,7 +101,6 @@ TEST(ChatTerminal, HistoryHelpReasoningRatesAndCtrlC) {
     t.wait_for("Define hope.");
     t.wait_for(" tokens at ");
     t.wait_for("> ");
-    ::usleep(200'000);  // the prompt is shown a moment before the program reads
     t.type("\x03");
     t.wait_for("(Ctrl-C again leaves)");
     t.type("/exit\r");
@@ -114,7 +124,7 @@ TEST(ChatTerminal, CtrlCEndsAnAnswerAndTheConversationGoesOn) {
   t.wait_for("> ");
   t.type("Define hope.\r");
   t.wait_for("hope.\r\n");
-  ::usleep(200'000);
+  t.wait_for_more(8);  // the answer has begun: earlier, the terminal would drop the line with the Ctrl-C
   t.type("\x03");
   t.wait_for("; stopped]");
   t.wait_for("> ");
