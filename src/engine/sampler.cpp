@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -78,6 +79,8 @@ struct Sampler::Scratch {
   std::vector<double> block_sums;  // of e^logit
   std::vector<float> block_tops;   // largest logit of every kScanBlock
   std::vector<float> order;
+  std::vector<uint32_t> ids;  // collected
+  std::vector<uint64_t> ranks;
 };
 
 std::shared_ptr<Sampler::Scratch> Sampler::make_scratch() { return std::make_shared<Scratch>(); }
@@ -91,6 +94,14 @@ Sampler::Sampler(const SamplerOptions& options, int64_t choice, std::shared_ptr<
 float Sampler::scan(std::span<const float> logits) {
   scratch_->block_tops.resize((logits.size() + kScanBlock - 1) / kScanBlock);
   return largest_of_blocks(logits, scratch_->block_tops.data());
+}
+
+// The first id with the largest logit.
+int32_t Sampler::first_of(std::span<const float> logits, float top) const {
+  const auto block =
+      static_cast<size_t>(std::ranges::find(scratch_->block_tops, top) - scratch_->block_tops.begin());
+  const auto from = logits.begin() + static_cast<std::ptrdiff_t>(block * kScanBlock);
+  return static_cast<int32_t>(std::find(from, logits.end(), top) - logits.begin());
 }
 
 void Sampler::accept_prompt(std::span<const int32_t> ids) {
@@ -165,7 +176,7 @@ int32_t Sampler::pick(std::span<float> logits, int64_t position, const Limits& l
     fail(Error::Kind::kNumeric, "sampling: no allowed token has a finite logit among {}", logits.size());
   }
   if (options_.temperature == 0.0F) {
-    return static_cast<int32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
+    return first_of(logits, top);
   }
   return draw(logits, top, position);
 }
@@ -194,7 +205,9 @@ int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position
     collect_above(logits, floor);
   }
   if (options_.typical_p < 1.0F) keep_typical();
-  if (options_.top_p < 1.0F && (has_top_k || options_.typical_p < 1.0F)) keep_top_p();
+  if (options_.top_p < 1.0F && (has_top_k || options_.typical_p < 1.0F)) {
+    keep_mass(static_cast<double>(options_.top_p) * weigh());
+  }
   if (needs_order && options_.min_p > 0.0F) {
     // The most likely token is kept whatever the typical set was.
     float best = kMinusInfinity;
@@ -221,51 +234,79 @@ int32_t Sampler::draw(std::span<const float> logits, float top, int64_t position
   return last;
 }
 
-// The k first in order, sorted. The k-th largest of the blocks' maxima is reached by k ids at least, so what
-// is below it need not be looked at. What does not beat the k-th best so far is skipped, too; the buffer is
-// cut back to k whenever it has doubled. An id that ties with the k-th comes later, so it loses.
+// Ids of the logits that are at least `least`, in order, from `n` on; returns their end. Blocks whose largest
+// logit is below are not looked at.
+size_t Sampler::collect(std::span<const float> logits, float least, size_t first_block, size_t end_block,
+                        size_t n) {
+  std::vector<uint32_t>& ids = scratch_->ids;
+  for (size_t block = first_block; block < end_block; ++block) {
+    if (!(scratch_->block_tops[block] >= least)) continue;
+    if (ids.size() < n + kScanBlock) ids.resize(2 * n + 16 * kScanBlock);
+    const size_t begin = block * kScanBlock, size = std::min(kScanBlock, logits.size() - begin);
+    n += at_least(logits.subspan(begin, size), least, static_cast<uint32_t>(begin), &ids[n]);
+  }
+  return n;
+}
+
+// Order of the candidates as one number: larger comes first. Adding zero makes the two zeros one.
+uint64_t Sampler::rank(float logit, uint32_t id) {
+  const auto bits = std::bit_cast<uint32_t>(logit + 0.0F);
+  const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
+  return static_cast<uint64_t>(ordered) << 32 | (~id & 0xFFFFFFFFU);
+}
+
+// The first `most` in order of the first `n` collected ids; not sorted.
+std::span<uint64_t> Sampler::ranked(std::span<const float> logits, size_t n, size_t most) {
+  std::vector<uint64_t>& ranks = scratch_->ranks;
+  ranks.resize(n);
+  for (size_t i = 0; i < n; ++i) ranks[i] = rank(logits[scratch_->ids[i]], scratch_->ids[i]);
+  if (n > most) {
+    std::ranges::nth_element(ranks, ranks.begin() + static_cast<std::ptrdiff_t>(most) - 1, std::greater<>());
+    ranks.resize(most);
+  }
+  return ranks;
+}
+
+void Sampler::take_sorted(std::span<const float> logits, std::span<uint64_t> ranks) {
+  std::ranges::sort(ranks, std::greater<>());
+  scratch_->candidates.clear();
+  for (const uint64_t rank : ranks) {
+    const uint32_t id = ~static_cast<uint32_t>(rank);
+    scratch_->candidates.push_back({static_cast<int32_t>(id), logits[id], 0.0F});
+  }
+}
+
+// The k first, sorted. The k-th largest of the blocks' maxima is reached by k ids at least, so what is below
+// it need not be looked at. What is collected is cut back to k whenever there is twice as much.
 void Sampler::collect_top_k(std::span<const float> logits, size_t k) {
-  std::vector<Candidate>& candidates = scratch_->candidates;
-  candidates.clear();
   const std::vector<float>& block_tops = scratch_->block_tops;
-  float least = kMinusInfinity;
+  float least = std::numeric_limits<float>::lowest();
   if (k <= block_tops.size()) {
     std::vector<float>& order = scratch_->order;
     order = block_tops;
     std::ranges::nth_element(order, order.begin() + static_cast<std::ptrdiff_t>(k) - 1, std::greater<>());
-    least = order[k - 1];
+    least = std::max(least, order[k - 1]);
   }
   const size_t limit = std::max<size_t>(2 * k, 256);
-  float threshold = kMinusInfinity;
-  const auto cut = [&] {
-    if (candidates.size() <= k) return;
-    std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(k) - 1,
-                     candidates.end(), before<Candidate>);
-    candidates.resize(k);
-    threshold = candidates[k - 1].logit;
-  };
+  size_t n = 0;
   for (size_t block = 0; block < block_tops.size(); ++block) {
-    if (!(block_tops[block] > threshold && block_tops[block] >= least)) continue;
-    const size_t begin = block * kScanBlock, end = std::min(begin + kScanBlock, logits.size());
-    for (size_t i = begin; i < end; ++i) {
-      if (!(logits[i] > threshold && logits[i] >= least)) continue;
-      candidates.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
-      if (candidates.size() == limit) cut();
-    }
+    n = collect(logits, least, block, block + 1, n);
+    if (n < limit) continue;
+    const std::span<const uint64_t> kept = ranked(logits, n, k);
+    n = kept.size();
+    for (size_t i = 0; i < n; ++i) scratch_->ids[i] = ~static_cast<uint32_t>(kept[i]);
+    // An id that ties with the last one comes later, so it loses.
+    least = std::nextafter(logits[scratch_->ids[n - 1]], std::numeric_limits<float>::infinity());
   }
-  cut();
-  std::sort(candidates.begin(), candidates.end(), before<Candidate>);
+  take_sorted(logits, ranked(logits, n, k));
 }
 
 void Sampler::collect_above(std::span<const float> logits, float floor) {
-  std::vector<Candidate>& candidates = scratch_->candidates;
-  candidates.clear();
-  for (size_t block = 0; block < scratch_->block_tops.size(); ++block) {
-    if (!(scratch_->block_tops[block] >= floor)) continue;
-    const size_t begin = block * kScanBlock, end = std::min(begin + kScanBlock, logits.size());
-    for (size_t i = begin; i < end; ++i) {
-      if (logits[i] >= floor) candidates.push_back({static_cast<int32_t>(i), logits[i], 0.0F});
-    }
+  const size_t n = collect(logits, floor, 0, scratch_->block_tops.size(), 0);
+  scratch_->candidates.clear();
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t id = scratch_->ids[i];
+    scratch_->candidates.push_back({static_cast<int32_t>(id), logits[id], 0.0F});
   }
 }
 
@@ -291,12 +332,34 @@ int32_t Sampler::draw_of_all(std::span<const float> logits, float top, float flo
     }
   }
   // Sums of weights may round below `rest`: the most likely id is then as good as any.
-  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
+  return first_of(logits, top);
 }
 
-// The most likely ids of mass top_p, in no order: bins by logit find the bin in which the mass is reached,
-// and only that one is sorted.
+// The most likely ids of mass top_p. Mostly a few logits near the largest have it: those within some distance
+// are collected, and sorted when they suffice.
 void Sampler::collect_top_p(std::span<const float> logits, float top) {
+  constexpr size_t kMostSorted = 2048;
+  std::vector<double>& block_sums = scratch_->block_sums;
+  block_sums.resize(logits.size() / kExpBlock + 1);
+  const double target = static_cast<double>(options_.top_p) * exp_sums(logits, top, 1.0F, block_sums.data());
+  for (const float distance : {4.0F, 8.0F, 16.0F}) {
+    const size_t n = collect(logits, top - distance, 0, scratch_->block_tops.size(), 0);
+    if (n > kMostSorted) break;
+    double sum = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+      sum += static_cast<double>(exp_negative(logits[scratch_->ids[i]] - top));
+    }
+    if (sum < target) continue;
+    take_sorted(logits, ranked(logits, n, n));
+    keep_mass(target);
+    return;
+  }
+  collect_top_p_of_bins(logits, top);
+}
+
+// For flat distributions, in no order: bins by logit find the bin in which the mass is reached, and only that
+// one is sorted.
+void Sampler::collect_top_p_of_bins(std::span<const float> logits, float top) {
   std::vector<Candidate>& candidates = scratch_->candidates;
   std::vector<float>& weights = scratch_->weights;
   constexpr size_t kBins = 1024;
@@ -360,21 +423,13 @@ void Sampler::keep_typical() {
   std::sort(candidates.begin(), candidates.end(), before<Candidate>);
 }
 
-// Sorts only as far as the mass needs.
-void Sampler::keep_top_p() {
+// Of candidates in order: the first whose p, not normalised, reach `target`; one at least.
+void Sampler::keep_mass(double target) {
   std::vector<Candidate>& candidates = scratch_->candidates;
-  const double target = static_cast<double>(options_.top_p) * weigh();
   double mass = 0.0;
-  size_t keep = 0, sorted = 0;
-  for (size_t block = 64; keep < candidates.size() && mass < target; ++keep) {
-    if (keep == sorted) {
-      sorted = std::min(candidates.size(), sorted + block);
-      std::partial_sort(candidates.begin() + static_cast<std::ptrdiff_t>(keep),
-                        candidates.begin() + static_cast<std::ptrdiff_t>(sorted), candidates.end(),
-                        before<Candidate>);
-      block *= 8;
-    }
-    mass += static_cast<double>(candidates[keep].p);
+  size_t keep = 0;
+  while (keep < candidates.size() && mass < target) {
+    mass += static_cast<double>(exp_negative(candidates[keep++].logit - top_));
   }
   candidates.resize(std::max<size_t>(keep, 1));
 }

@@ -93,12 +93,18 @@ class Sampler {
   float scan(std::span<const float> logits);
   int32_t draw(std::span<const float> logits, float top, int64_t position);
   int32_t draw_of_all(std::span<const float> logits, float top, float floor, int64_t position);
+  int32_t first_of(std::span<const float> logits, float top) const;
+  static uint64_t rank(float logit, uint32_t id);
+  size_t collect(std::span<const float> logits, float least, size_t first_block, size_t end_block, size_t n);
+  std::span<uint64_t> ranked(std::span<const float> logits, size_t n, size_t most);
+  void take_sorted(std::span<const float> logits, std::span<uint64_t> ranks);
   void collect_top_p(std::span<const float> logits, float top);
+  void collect_top_p_of_bins(std::span<const float> logits, float top);
   void collect_top_k(std::span<const float> logits, size_t k);
   void collect_above(std::span<const float> logits, float floor);
   double weigh();
   void keep_typical();
-  void keep_top_p();
+  void keep_mass(double target);
 
   SamplerOptions options_;
   int64_t choice_;

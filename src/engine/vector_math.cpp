@@ -4,11 +4,11 @@
 #include <array>
 #include <limits>
 
-// The same code for two instruction sets, chosen when the program starts. AVX2 without FMA rounds as SSE2
-// does. Sanitizers are not ready when that choice is made.
+// The same code for three instruction sets, chosen when the program starts. It is compiled without
+// contraction to fused multiply-adds, so all round alike. Sanitizers are not ready when that choice is made.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
-#define SYNOD_WIDE __attribute__((target_clones("avx2", "default")))
+#define SYNOD_WIDE __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define SYNOD_WIDE
 #endif
@@ -62,6 +62,15 @@ SYNOD_WIDE float largest_of_blocks(std::span<const float> x, float* out) {
     result = out[block] > result ? out[block] : result;
   }
   return result;
+}
+
+SYNOD_WIDE size_t at_least(std::span<const float> x, float least, uint32_t first, uint32_t* out) {
+  size_t n = 0;
+  for (size_t i = 0; i < x.size(); ++i) {  // written first, then counted or not: no branch to mispredict
+    out[n] = first + static_cast<uint32_t>(i);
+    n += x[i] >= least ? 1 : 0;
+  }
+  return n;
 }
 
 SYNOD_WIDE double exp_all(std::span<const float> x, float top, float scale, float* out) {

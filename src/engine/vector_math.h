@@ -17,6 +17,9 @@ inline constexpr size_t kScanBlock = 64;  // logits that are looked at together
 // out[b] = largest of x[b * kScanBlock, ...), for every block; returns the largest of all.
 float largest_of_blocks(std::span<const float> x, float* out);
 
+// Writes first + i for every x[i] >= least, in order, and returns how many; `out` has room for x.size().
+size_t at_least(std::span<const float> x, float least, uint32_t first, uint32_t* out);
+
 inline constexpr float kLeastExponent = -87.0F;  // e^-87 = 1.6e-38, the end of normal numbers
 
 // e^x for x in [kLeastExponent, 0], relative error below 2e-7. x = n ln 2 + r, |r| <= ln 2 / 2, and e^r by
