@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <iterator>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -15,6 +17,7 @@ namespace synod {
 namespace {
 
 constexpr int64_t kLeastCacheBytes = int64_t{256} << 20;
+constexpr std::chrono::milliseconds kLongestHold{2};  // of events; far below what a reader of text notices
 
 void check_positive(const char* what, int64_t value, int64_t least) {
   if (value < least) fail(Error::Kind::kUsage, "engine: {} must be at least {}, got {}", what, least, value);
@@ -68,6 +71,8 @@ struct Engine::Impl {
   const Tokenizer& tokenizer;
   std::shared_ptr<EngineInbox> inbox = std::make_shared<EngineInbox>();
   EngineCore core;
+  std::vector<EngineCore::Delivery> events;  // not delivered yet, in order
+  EngineClock::time_point delivered;         // when the last ones were
   std::thread thread;
 
   Impl(const Model& m, Backend& backend, const Tokenizer& t, EngineOptions o)
@@ -80,13 +85,14 @@ struct Engine::Impl {
     while (true) {
       const auto start = EngineClock::now();
       if (!take_work()) break;
+      if (!events.empty() && core.has_prompts()) deliver();  // a long step may be next
       bool busy = false;
       try {
         busy = core.step();
       } catch (const std::exception& e) {  // outside any one request: all of them are in doubt
         core.fail_all(FailedEvent::Cause::kError, std::string("the engine's step failed: ") + e.what());
       }
-      finish_step();
+      finish_step(busy && !core.has_prompts());
       if (busy) {
         core.count_round(EngineClock::now() - start);
       } else {
@@ -94,12 +100,12 @@ struct Engine::Impl {
       }
     }
     core.fail_all(FailedEvent::Cause::kDrained, "the engine was stopped");
-    finish_step();
+    finish_step(false);
     try {
       core.flush_disk();
     } catch (const std::exception&) {  // a prefix less on disk
     }
-    finish_step();
+    finish_step(false);
     std::vector<std::function<void(EngineCore*)>> calls;
     {
       const std::lock_guard lock(inbox->mutex);
@@ -127,12 +133,15 @@ struct Engine::Impl {
     return !stopping;
   }
 
-  // Publishes the figures first, so that who sees a last event sees it counted; then tells the sinks.
-  void finish_step() {
-    std::vector<EngineCore::Delivery> events = core.take_events();
+  // Publishes the figures first, so that who sees a last event sees it counted; then tells the sinks. While
+  // only short steps are to come, what tells of no end may wait for what the next ones bring: waking a reader
+  // costs as much as the rest of a small model's step outside the model.
+  void finish_step(bool may_hold) {
+    const size_t n_held = events.size();
+    std::ranges::move(core.take_events(), std::back_inserter(events));
     const int64_t left = core.take_left_queue();
-    int64_t last = 0;
-    for (const auto& delivery : events) last += is_last(delivery.event) ? 1 : 0;
+    may_hold = may_hold && std::ranges::none_of(std::span(events).subspan(n_held),
+                                                [](const auto& delivery) { return is_last(delivery.event); });
     {
       const std::lock_guard lock(inbox->mutex);
       inbox->waiting -= left;
@@ -141,7 +150,13 @@ struct Engine::Impl {
       inbox->retry_seconds = core.mean_request_seconds() * static_cast<double>(inbox->waiting + 1) /
                              static_cast<double>(options.max_sequences);
     }
+    if (!may_hold || EngineClock::now() - delivered >= kLongestHold) deliver();
+  }
+
+  void deliver() {
+    int64_t last = 0;
     for (auto& delivery : events) {
+      last += is_last(delivery.event) ? 1 : 0;
       try {
         if (*delivery.sink) (*delivery.sink)(std::move(delivery.event));
       } catch (...) {  // its client is gone
@@ -150,6 +165,8 @@ struct Engine::Impl {
         inbox->cancellations.push_back(delivery.request);
       }
     }
+    events.clear();
+    delivered = EngineClock::now();
     if (last == 0) return;
     const std::lock_guard lock(inbox->mutex);
     inbox->unfinished -= last;

@@ -50,6 +50,8 @@ class EngineCore {
   void count_round(EngineClock::duration round);
   bool idle() const { return requests_.empty(); }
   int64_t n_queued() const { return scheduler_.n_queued(); }
+  // Whether a step may process tokens of a prompt.
+  bool has_prompts() const { return scheduler_.has_prompts(); }
   // When step() should be called though nothing arrives: the next deadline.
   std::optional<EngineClock::time_point> wake_at() const;
   // Requests that left the queue since the last call (for the bound on waiting ones), and mean seconds per

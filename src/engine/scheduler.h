@@ -80,6 +80,7 @@ class Scheduler {
   int64_t n_queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t n_running() const { return static_cast<int64_t>(entries_.size() - queue_.size()); }
   int64_t n_decoding() const { return n_decoding_; }
+  bool has_prompts() const { return n_queued() > 0 || n_running() > n_decoding(); }
   int64_t slots_used() const { return slots_used_; }
   bool empty() const { return entries_.empty(); }
 
