@@ -69,7 +69,15 @@ class Runner {
     ForwardRequest request;
     if (choose) request.rows = tensor(rows), request.greedy = tensor(best);
     const auto start = Clock::now();
-    model_.forward(batch, cache_.view(sequences_), be_, request);
+    const KvView kv = cache_.view(sequences_);
+    // As forward_call() does it, with the issue timed.
+    const std::optional<uint64_t> kind = model_.step_kind(batch);
+    const bool repeats = kind && be_.replay({.model = &model_,
+                                             .kind = *kind,
+                                             .batch = &batch,
+                                             .tables = kv.tables(),
+                                             .operands = {request.rows, request.greedy, request.logits}});
+    if (!repeats) model_.forward(batch, kv, be_, request);
     issue_seconds += seconds_since(start);
     be_.join();
     require_ok(be_);

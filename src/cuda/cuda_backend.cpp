@@ -90,6 +90,10 @@ void CudaBackend::record(const Op& op) {
   if constexpr (std::is_same_v<Op, Compress>) {
     lower(op, *this);
   } else {
+    if (step_.empty()) {  // the last step's labels served until now
+      step_labels_.clear();
+      label_index_.reset();
+    }
     step_.record(op, label_index());
   }
 }
@@ -165,7 +169,7 @@ void CudaBackend::join() {
     device_->synchronize();
   } catch (...) {
     step_.forget();  // it may have no plan
-    end_step();
+    step_.clear();
     throw;
   }
   step_.finish_downloads();
@@ -182,13 +186,13 @@ void CudaBackend::join() {
     drop_plans();
     weights_.clear_extra();
   }
-  end_step();
+  step_.clear();
 }
 
-void CudaBackend::end_step() {
-  step_.clear();
-  step_labels_.clear();
-  label_index_.reset();
+bool CudaBackend::replay(const StepCall& call) {
+  if (step_.repeat(call)) return true;
+  step_.announce(call);
+  return false;
 }
 
 void CudaBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
@@ -197,9 +201,9 @@ void CudaBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
 }
 
 Backend::StatusReport CudaBackend::take_status() {
-  if (!step_.empty()) {
+  if (!step_.ended()) {
     step_.forget();
-    end_step();
+    step_.clear();
   }
   const StatusReport report = status_;
   status_ = {};
@@ -223,5 +227,11 @@ void CudaBackend::drop_plans() {
   plans_.clear();
   step_.forget();
 }
+
+#define SYNOD_PRIMITIVE(Op) template void CudaBackend::record<Op>(const Op& op);
+#define SYNOD_FUSED(Op) template void CudaBackend::record<Op>(const Op& op);
+#include "ops/ops.def"
+#undef SYNOD_PRIMITIVE
+#undef SYNOD_FUSED
 
 }  // namespace synod::cuda

@@ -22,7 +22,7 @@ struct CudaBackendOptions {
   bool graphs = true;  // replay repeated steps as graphs
 };
 
-class CudaBackend final : public DeviceBackend {
+class CudaBackend final : public DeviceBackend, public StepReplay {
  public:
   CudaBackend(std::unique_ptr<Device> device, const CudaBackendOptions& options);
   ~CudaBackend() override;
@@ -40,6 +40,7 @@ class CudaBackend final : public DeviceBackend {
   // Also forgets ops that were issued and never joined: a step that failed midway must not run later.
   StatusReport take_status() override;
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
+  bool replay(const StepCall& call) override;
 
   int64_t planned_bytes(const WeightSet& weights) const override {
     return WeightStore::planned_bytes(weights);
@@ -71,7 +72,6 @@ class CudaBackend final : public DeviceBackend {
   Plan& plan_for_step();
   void run_plan(Plan& plan);
   void run_timed(const Plan& plan);
-  void end_step();
   void drop_plans();
   static void release(std::byte* data, int64_t bytes);
 

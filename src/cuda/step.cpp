@@ -54,7 +54,7 @@ void StagingBlock::download() {
 
 Step::Step(Device& device, const WeightStore& weights)
     : device_(device), weights_(weights), inputs_(device, 2 << 20), outputs_(device, 4 << 20) {
-  clear();
+  begin();
   clear_status();
 }
 Step::~Step() = default;
@@ -66,6 +66,7 @@ void Step::add_device_range(const std::byte* begin, int64_t bytes) {
 void Step::remove_device_range(const std::byte* begin) {
   ranges_.erase(begin);
   last_begin_ = last_end_ = nullptr;
+  announced_.reset();  // ops of the last step may use it
   for (Operand& o : operands_) o.fixed = false;
 }
 
@@ -81,6 +82,24 @@ bool Step::on_device(const void* p) const {
 }
 
 namespace {
+
+// Grids follow the longest sequence in powers of two.
+uint64_t length_bucket(int64_t longest) {
+  return std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(longest, 1)));
+}
+
+int64_t longest_of(const BatchView& batch) {
+  int64_t longest = 0;
+  for (int64_t s = 0; s < batch.n_sequences(); ++s) longest = std::max(longest, batch.total(s));
+  return longest;
+}
+
+// Room to grow, so that a table keeps its place while a sequence gets longer.
+int64_t table_pages(std::span<const RowTable> tables) {
+  size_t longest = 8;
+  for (const RowTable& table : tables) longest = std::max(longest, table.pages.size());
+  return static_cast<int64_t>(std::bit_ceil(longest));
+}
 
 void copy_rows(const Tensor& t, std::byte* to) {
   if (t.is_contiguous()) {
@@ -147,30 +166,35 @@ const Step::BatchEntry& Step::resolve_batch(const BatchView* view) {
   BatchEntry& entry = batches_[n_batches_++];
   entry.callers = view;
   entry.own = *view;
-  entry.longest = 0;
+  entry.longest = longest_of(*view);
   const int64_t n = view->n_tokens(), n_sequences = view->n_sequences();
   const auto slot = inputs_.take((2 * n + 2 * n_sequences + 1) * static_cast<int64_t>(sizeof(int32_t)));
-  auto* host = reinterpret_cast<int32_t*>(slot.host);
   const auto* device = reinterpret_cast<const int32_t*>(slot.device);
-  int32_t *position = host, *sequence = host + n, *past = host + 2 * n, *start = past + n_sequences;
+  entry.host = slot.host;
+  fill(*view, slot.host);
   entry.arrays = {.position = device,
                   .sequence = device + n,
                   .past = device + 2 * n,
                   .row_start = device + 2 * n + n_sequences,
                   .n_tokens = static_cast<int32_t>(n),
                   .n_sequences = static_cast<int32_t>(n_sequences)};
+  return entry;
+}
+
+void Step::fill(const BatchView& batch, std::byte* host) {
+  const int64_t n = batch.n_tokens(), n_sequences = batch.n_sequences();
+  auto* position = reinterpret_cast<int32_t*>(host);
+  int32_t *sequence = position + n, *past = position + 2 * n, *start = past + n_sequences;
   for (int64_t s = 0; s < n_sequences; ++s) {
     const auto i = static_cast<size_t>(s);
-    past[s] = static_cast<int32_t>(view->past[i]);
-    start[s] = static_cast<int32_t>(view->row_start[i]);
-    entry.longest = std::max(entry.longest, view->total(s));
-    for (int64_t t = view->row_start[i]; t < view->row_start[i + 1]; ++t) {
+    past[s] = static_cast<int32_t>(batch.past[i]);
+    start[s] = static_cast<int32_t>(batch.row_start[i]);
+    for (int64_t t = batch.row_start[i]; t < batch.row_start[i + 1]; ++t) {
       sequence[t] = static_cast<int32_t>(s);
-      position[t] = static_cast<int32_t>(view->past[i] + t - view->row_start[i]);
+      position[t] = static_cast<int32_t>(batch.past[i] + t - batch.row_start[i]);
     }
   }
   start[n_sequences] = static_cast<int32_t>(n);
-  return entry;
 }
 
 const Step::TableEntry& Step::resolve_rows(const CacheRows& rows, int64_t n_sequences) {
@@ -182,17 +206,19 @@ const Step::TableEntry& Step::resolve_rows(const CacheRows& rows, int64_t n_sequ
   TableEntry& entry = tables_[n_tables_++];
   entry.callers = rows.sequences.data();
   entry.own.assign(rows.sequences.begin(), rows.sequences.end());
-  size_t longest = 1;
-  for (const RowTable& table : rows.sequences) longest = std::max(longest, table.pages.size());
-  // Room to grow, so that a table keeps its place while a sequence gets longer.
-  const auto pages = static_cast<int64_t>(std::bit_ceil(std::max<size_t>(longest, 8)));
-  const auto slot = inputs_.take(n_sequences * pages * static_cast<int64_t>(sizeof(std::byte*)));
-  auto* host = reinterpret_cast<std::byte**>(slot.host);
-  for (int64_t s = 0; s < n_sequences; ++s) {
-    const auto& table = rows.sequences[static_cast<size_t>(s)].pages;
-    std::copy(table.begin(), table.end(), host + s * pages);
-    std::fill(host + s * pages + static_cast<int64_t>(table.size()), host + (s + 1) * pages, nullptr);
+  entry.index = 0;
+  if (announced_) {  // tables are mostly used in their order
+    const std::vector<const RowTable*>& all = announced_->tables;
+    const size_t hint = n_tables_ < 2 ? 0 : tables_[n_tables_ - 2].index;
+    auto it = std::find(all.begin() + static_cast<std::ptrdiff_t>(std::min(hint, all.size())), all.end(),
+                        rows.sequences.data());
+    if (it == all.end()) it = std::ranges::find(all, rows.sequences.data());
+    entry.index = static_cast<size_t>(it - all.begin());
   }
+  const int64_t pages = table_pages(rows.sequences);
+  const auto slot = inputs_.take(n_sequences * pages * static_cast<int64_t>(sizeof(std::byte*)));
+  entry.host = slot.host;
+  fill(rows.sequences.first(static_cast<size_t>(n_sequences)), pages, slot.host);
   entry.table = {.pages = reinterpret_cast<std::byte* const*>(slot.device),
                  .pages_per_seq = pages,
                  .row_bytes = rows.row_bytes,
@@ -200,6 +226,102 @@ const Step::TableEntry& Step::resolve_rows(const CacheRows& rows, int64_t n_sequ
                  .row_dim = static_cast<int32_t>(rows.row_dim),
                  .dtype = static_cast<int32_t>(rows.type)};
   return entry;
+}
+
+void Step::fill(std::span<const RowTable> tables, int64_t pages, std::byte* host) {
+  auto* to = reinterpret_cast<std::byte**>(host);
+  for (const RowTable& table : tables) {
+    std::byte** end = std::copy(table.pages.begin(), table.pages.end(), to);
+    to += pages;
+    std::fill(end, to, nullptr);
+  }
+}
+
+std::vector<Tensor> Step::operands_of(const StepCall& call) {
+  std::vector<Tensor> operands(call.operands.begin(), call.operands.end());
+  operands.push_back(call.batch->ids);
+  operands.push_back(call.batch->positions);
+  return operands;
+}
+
+void Step::announce(const StepCall& call) {
+  if (ended_) begin();
+  announced_ = {.model = call.model,
+                .kind = call.kind,
+                .batch = call.batch,
+                .row_start = {call.batch->row_start.begin(), call.batch->row_start.end()},
+                .operands = operands_of(call),
+                .tables = {}};
+  for (const std::vector<RowTable>& table : call.tables) announced_->tables.push_back(table.data());
+}
+
+// Whether the last step, as launched, serves this call.
+bool Step::alike(const StepCall& call) const {
+  if (!ended_ || n_ops_ == 0 || !announced_) return false;
+  const Announced& last = *announced_;
+  if (last.model != call.model || last.kind != call.kind || last.tables.size() != call.tables.size() ||
+      !std::ranges::equal(last.row_start, call.batch->row_start)) {
+    return false;
+  }
+  const std::vector<Tensor> operands = operands_of(call);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Tensor &a = last.operands[i], &b = operands[i];
+    if (a.type != b.type || a.rank != b.rank || a.shape != b.shape || a.stride != b.stride) return false;
+  }
+  const auto listed = [&](const std::byte* host, int64_t bytes) {
+    return std::ranges::any_of(last.operands, [&](const Tensor& t) {
+      return t.rank > 0 && t.data == host && t.bytes() == bytes && t.is_contiguous();
+    });
+  };
+  for (const HostInput& input : host_inputs_) {
+    if (!listed(input.host, input.bytes)) return false;
+  }
+  for (const HostOutput& output : host_outputs_) {
+    if (output.is_input || !listed(output.host.data, output.host.bytes())) return false;
+  }
+  for (size_t i = 0; i < n_batches_; ++i) {
+    if (batches_[i].callers != last.batch) return false;
+    if (length_bucket(longest_of(*call.batch)) != length_bucket(batches_[i].longest)) return false;
+  }
+  for (size_t i = 0; i < n_tables_; ++i) {
+    if (tables_[i].index >= call.tables.size()) return false;
+    if (table_pages(call.tables[tables_[i].index]) != tables_[i].table.pages_per_seq) return false;
+  }
+  return true;
+}
+
+bool Step::repeat(const StepCall& call) {
+  if (!alike(call)) return false;
+  const std::vector<Tensor> operands = operands_of(call);
+  const auto operand_at = [&](const std::byte* host) {
+    const auto it = std::ranges::find_if(announced_->operands,
+                                         [&](const Tensor& t) { return t.rank > 0 && t.data == host; });
+    return operands[static_cast<size_t>(it - announced_->operands.begin())];
+  };
+  for (HostInput& input : host_inputs_) {
+    const Tensor operand = operand_at(input.host);
+    copy_rows(operand, input.slot.host);
+    input.host = operand.data;
+  }
+  for (HostOutput& output : host_outputs_) output.host = operand_at(output.host.data);
+  for (size_t i = 0; i < n_batches_; ++i) {
+    BatchEntry& entry = batches_[i];
+    entry.callers = call.batch;
+    entry.own = *call.batch;
+    entry.longest = longest_of(*call.batch);
+    fill(*call.batch, entry.host);
+  }
+  for (size_t i = 0; i < n_tables_; ++i) {
+    TableEntry& entry = tables_[i];
+    const std::vector<RowTable>& table = call.tables[entry.index];
+    entry.callers = table.data();
+    std::ranges::copy(table, entry.own.begin());
+    fill(table, entry.table.pages_per_seq, entry.host);
+  }
+  ended_ = false;
+  announce(call);
+  repeating_ = true;
+  return true;
 }
 
 const Step::BatchEntry& Step::entry(const BatchView* own) const {
@@ -342,6 +464,7 @@ void visit_operands(const Op& op, auto& visitor) {
 
 template <typename Op>
 void Step::record(const Op& op, uint32_t label) {
+  if (ended_) begin();
   KeyOperands key(*this);
   const BatchView* own_batch = nullptr;
   key.add(Op::kName.data(), label, hidden_values(op));
@@ -349,9 +472,8 @@ void Step::record(const Op& op, uint32_t label) {
     const BatchEntry& entry = resolve_batch(op.batch);
     key.batch = op.batch;
     own_batch = &entry.own;
-    // Grids follow the longest sequence in powers of two.
     key.add(own_batch, entry.arrays.position, entry.arrays.n_tokens, entry.arrays.n_sequences,
-            std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(entry.longest, 1))));
+            length_bucket(entry.longest));
   }
   // In-place operands are inputs as well as outputs: resolved once, contents kept.
   if constexpr (std::is_same_v<Op, RmsNorm> || std::is_same_v<Op, Add> || std::is_same_v<Op, Glu> ||
@@ -408,7 +530,11 @@ void Step::finish_downloads() {
   }
 }
 
-void Step::clear() {
+void Step::clear() { ended_ = true; }
+
+void Step::begin() {
+  ended_ = false;
+  announced_.reset();
   // A step that ended early leaves what it repeated.
   ops_.resize(n_ops_);
   key_.resize(key_size_);
@@ -424,7 +550,7 @@ void Step::clear() {
 void Step::forget() {
   n_ops_ = key_size_ = 0;
   operands_.clear();
-  clear();
+  begin();
 }
 
 #define SYNOD_PRIMITIVE(Op) template void Step::record<Op>(const Op& op, uint32_t label);

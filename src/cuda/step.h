@@ -3,18 +3,21 @@
 // have fixed addresses, so that two steps of the same shape differ only in the blocks' contents.
 //
 // A decode step mostly repeats the one before. So what the last step recorded is kept, and a step is compared
-// with it op by op: as long as the two are equal nothing is stored again, only host operands are copied.
+// with it op by op: as long as the two are equal nothing is stored again, only host operands are copied. Of a
+// call that is known to issue the same ops not even those are needed: repeat() copies its host operands.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
 #include "cuda/device.h"
 #include "ops/backend.h"
+#include "ops/step_replay.h"
 
 namespace synod::cuda {
 
@@ -76,7 +79,14 @@ class Step {
   template <typename Op>
   void record(const Op& op, uint32_t label);
 
-  bool empty() const { return n_ops_ == 0; }
+  // The ops that follow belong to this call.
+  void announce(const StepCall& call);
+  // All ops of the last step again, for this call. False, and no change, unless that step was announced and
+  // only contents differ.
+  [[nodiscard]] bool repeat(const StepCall& call);
+
+  bool empty() const { return ended_ || n_ops_ == 0; }
+  bool ended() const { return ended_; }
   std::span<const StepOp> ops() const { return {ops_.data(), n_ops_}; }
   // Equal keys: equal launches.
   std::span<const uint64_t> key() const { return {key_.data(), key_size_}; }
@@ -99,7 +109,7 @@ class Step {
   void upload();            // host operands, before the launches
   void download();          // issues copies of host outputs, after the launches
   void finish_downloads();  // after a synchronize: into the caller's memory
-  void clear();             // the next step begins
+  void clear();             // the step is over
   void forget();            // as clear(), and the next step repeats nothing: weights changed
 
  private:
@@ -122,12 +132,24 @@ class Step {
     const BatchView* callers = nullptr;
     BatchView own;
     BatchArrays arrays;
+    std::byte* host = nullptr;
     int64_t longest = 0;
   };
   struct TableEntry {
     const RowTable* callers = nullptr;
     std::vector<RowTable> own;
     CacheTable table;
+    std::byte* host = nullptr;
+    size_t index = 0;  // among the announced tables, or past them
+  };
+  // A call as announced: its addresses, and what must be equal for another to repeat it.
+  struct Announced {
+    const void* model = nullptr;
+    uint64_t kind = 0;
+    const BatchView* batch = nullptr;
+    std::vector<int64_t> row_start;
+    std::vector<Tensor> operands;
+    std::vector<const RowTable*> tables;
   };
   // A tensor operand of the last step. One that is `fixed` (device memory, a constant) resolves again to the
   // same address.
@@ -140,6 +162,11 @@ class Step {
   std::byte* resolve(const Tensor& t, bool written, bool keep_contents);
   std::byte* resolve_input(const Tensor& t);
   std::byte* resolve_output(const Tensor& t, bool keep_contents);
+  void begin();
+  static std::vector<Tensor> operands_of(const StepCall& call);
+  bool alike(const StepCall& call) const;
+  static void fill(const BatchView& batch, std::byte* host);
+  static void fill(std::span<const RowTable> tables, int64_t pages, std::byte* host);
   const BatchEntry& resolve_batch(const BatchView* batch);
   const TableEntry& resolve_rows(const CacheRows& rows, int64_t n_sequences);
   const HostOutput* find_output(const void* host) const;
@@ -158,6 +185,8 @@ class Step {
   std::vector<uint64_t> key_;
   size_t n_ops_ = 0, key_size_ = 0;
   bool repeating_ = true;
+  bool ended_ = false;  // what follows is still the last step's
+  std::optional<Announced> announced_;
   std::vector<Operand> operands_;
   size_t n_operands_ = 0;
 

@@ -3,6 +3,8 @@
 #include <array>
 #include <numeric>
 
+#include "engine/forward_call.h"
+
 namespace synod {
 
 Session::Session(const Model& model, Backend& backend, int64_t max_cache_bytes)
@@ -36,9 +38,7 @@ void Session::step(std::span<const int32_t> ids, const ForwardRequest& request) 
                         .past = pasts};
   cache_.reserve(sequence_, n);
   const std::array<SequenceId, 1> sequences = {sequence_};
-  model_.forward(batch, cache_.view(sequences), backend_, request);
-  backend_.join();
-  require_ok(backend_);
+  forward_call(model_, batch, cache_.view(sequences), backend_, request);
   cache_.commit(sequence_, n);
 }
 

@@ -1,5 +1,7 @@
 #include "engine/step_batch.h"
 
+#include "engine/forward_call.h"
+
 namespace synod {
 
 void StepBatch::clear() {
@@ -47,14 +49,7 @@ void StepBatch::forward(const KvCache& cache, bool logits) {
       request.logits = Tensor::contiguous(logits_.get(), DType::kF32, {n_rows, vocab}, "logits");
     }
   }
-  try {
-    model_.forward(batch, cache.view(sequences_), backend_, request);
-    backend_.join();
-    require_ok(backend_);
-  } catch (...) {
-    static_cast<void>(backend_.take_status());
-    throw;
-  }
+  forward_call(model_, batch, cache.view(sequences_), backend_, request);
   has_logits_ = logits;
 }
 

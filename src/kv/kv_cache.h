@@ -20,6 +20,8 @@ class KvView {
  public:
   // Rows of `group` (index in CacheSpec::groups) and model layer `layer`, which must own such rows.
   CacheRows rows(int group, int64_t layer) const;
+  // All of them, [group * layer index][sequence].
+  std::span<const std::vector<RowTable>> tables() const { return tables_; }
 
  private:
   friend class KvCache;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,6 +63,9 @@ class Model {
   // the caller, who commits after require_ok). Issues ops only; reads no device data on the host.
   virtual void forward(const BatchView& batch, const KvView& kv, Backend& be,
                        const ForwardRequest& request) const = 0;
+  // Forward calls of one kind with equal shapes, without a tap, issue the same ops, which name no memory of
+  // the host but constants, batch, page tables and request (ops/step_replay.h). None: no promise.
+  virtual std::optional<uint64_t> step_kind(const BatchView&) const { return std::nullopt; }
 };
 
 // A small f32 tensor that GGUF files carry but other containers imply (rope_freqs.weight).

@@ -115,5 +115,135 @@ TEST_F(CudaSteps, NewWeightsDropThePlans) {
   EXPECT_FALSE(replays({}));
 }
 
+// A call that names nothing of the host's but its batch, tables and outputs, and issues its ops on demand.
+class CudaReplay : public CudaSteps {
+ protected:
+  struct Call {
+    std::vector<int32_t> ids, positions, rows, greedy;
+    std::vector<int64_t> row_start{0}, past;
+    std::vector<std::byte*> pages;
+    std::vector<std::vector<RowTable>> tables;
+    BatchView batch;
+  };
+
+  std::unique_ptr<Call> call(int64_t n_sequences, int64_t past, int32_t id, int64_t n_pages = 1) {
+    auto c = std::make_unique<Call>();
+    for (int64_t s = 0; s < n_sequences; ++s) {
+      c->ids.push_back(id);
+      c->positions.push_back(static_cast<int32_t>(past));
+      c->rows.push_back(static_cast<int32_t>(s));
+      c->greedy.push_back(-1);
+      c->row_start.push_back(s + 1);
+      c->past.push_back(past);
+    }
+    c->pages.assign(static_cast<size_t>(n_pages), cache_.data() + 16 * past);
+    c->tables.assign(2, std::vector<RowTable>(static_cast<size_t>(n_sequences), RowTable{c->pages}));
+    c->batch = {
+        .ids = tensor(c->ids), .positions = tensor(c->positions), .row_start = c->row_start, .past = c->past};
+    return c;
+  }
+
+  static Tensor tensor(std::vector<int32_t>& values) {
+    return Tensor::contiguous(values.data(), DType::kI32, {static_cast<int64_t>(values.size())});
+  }
+
+  bool replay(Call& c, uint64_t kind = 0) {
+    return backend_.replay({.model = this,
+                            .kind = kind,
+                            .batch = &c.batch,
+                            .tables = c.tables,
+                            .operands = {tensor(c.rows), tensor(c.greedy), Tensor{}}});
+  }
+
+  void issue(Call& c) {
+    const int64_t n = c.batch.n_tokens();
+    const Tensor x = Tensor::contiguous(memory_.data(), DType::kF32, {n, 64});
+    const Tensor y = Tensor::contiguous(memory_.data() + 16384, DType::kF32, {n, 64});
+    const Tensor freqs = Tensor::contiguous(memory_.data() + 32768, DType::kF32, {32});
+    const CacheRows rows{
+        .name = "rows", .row_dim = 64, .row_bytes = 256, .rows_per_page = 256, .sequences = c.tables[1]};
+    backend_(Rope{.x = x, .positions = c.batch.positions, .freqs = freqs});
+    backend_(CacheWrite{.rows = rows, .x = x, .batch = &c.batch});
+    backend_(GatherRows{.out = y, .x = x, .rows = tensor(c.rows)});
+    backend_(ArgMax{.out = tensor(c.greedy), .x = y});
+  }
+
+  // Runs the call; whether its ops were needed.
+  bool issues(Call& c, uint64_t kind = 0) {
+    const bool needed = !replay(c, kind);
+    if (needed) issue(c);
+    backend_.join();
+    return needed;
+  }
+
+  // Times the value is among what the last step uploaded.
+  template <typename T>
+  int64_t uploaded(T value) const {
+    int64_t n = 0;
+    for (size_t at = 0; at + sizeof(T) <= device_->uploaded.size(); at += sizeof(T)) {
+      n += std::memcmp(&device_->uploaded[at], &value, sizeof(T)) == 0 ? 1 : 0;
+    }
+    return n;
+  }
+};
+
+TEST_F(CudaReplay, ACallOfTheSameKindNeedsNoOps) {
+  const auto first = call(2, 1234, 0);
+  EXPECT_TRUE(issues(*first));
+  const auto second = call(2, 1235, 0);
+  EXPECT_FALSE(issues(*second));
+  // The position as operand and in the batch's arrays, there as the past, too.
+  EXPECT_EQ(uploaded<int32_t>(1234), 0);
+  EXPECT_EQ(uploaded<int32_t>(1235), 2 * 3);
+  EXPECT_EQ(uploaded<std::byte*>(second->pages[0]), 2);
+  EXPECT_EQ(uploaded<std::byte*>(first->pages[0]), 0);
+  // Its results go where this call wants them.
+  EXPECT_EQ(first->greedy[0], second->greedy[0]);
+  second->greedy[0] = -1;
+  const auto third = call(2, 1236, 0);
+  EXPECT_FALSE(issues(*third));
+  EXPECT_EQ(second->greedy[0], -1);
+  EXPECT_NE(third->greedy[0], -1);
+}
+
+TEST_F(CudaReplay, OtherShapesKindsAndGridsNeedTheirOps) {
+  const auto issue_after = [&](Call& c, uint64_t kind = 0) {
+    const auto first = call(1, 100, 0);
+    static_cast<void>(issues(*first));
+    return issues(c, kind);
+  };
+  EXPECT_FALSE(issue_after(*call(1, 101, 0)));
+  EXPECT_TRUE(issue_after(*call(1, 101, 0), 1));
+  EXPECT_TRUE(issue_after(*call(2, 101, 0)));
+  EXPECT_TRUE(issue_after(*call(1, 200, 0)));     // past a power of two
+  EXPECT_TRUE(issue_after(*call(1, 101, 0, 9)));  // a longer table
+}
+
+TEST_F(CudaReplay, StepsThatWereNotAnnouncedOrFailedAreNotRepeated) {
+  const auto a = call(1, 5, 0);
+  EXPECT_TRUE(issues(*a));
+  step({});  // unannounced, of another kind
+  EXPECT_TRUE(issues(*a));
+  EXPECT_FALSE(issues(*a));
+  EXPECT_TRUE(replay(*a));
+  static_cast<void>(backend_.take_status());  // dropped before it ran
+  EXPECT_TRUE(issues(*a));
+  backend_.place_all({});
+  EXPECT_TRUE(issues(*a));
+  EXPECT_FALSE(issues(*a));
+}
+
+TEST_F(CudaReplay, OtherMemoryOfTheHostForbidsIt) {
+  const auto a = call(1, 5, 0);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(replay(*a));
+    issue(*a);
+    std::vector<float> own(64, 1.0F);
+    const Tensor x = Tensor::contiguous(memory_.data(), DType::kF32, {1, 64});
+    backend_(Add{.out = x, .a = x, .b = Tensor::contiguous(own.data(), DType::kF32, {1, 64})});
+    backend_.join();
+  }
+}
+
 }  // namespace
 }  // namespace synod::testing

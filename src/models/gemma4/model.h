@@ -49,6 +49,7 @@ class Gemma4 final : public Model {
 
   void forward(const BatchView& batch, const KvView& kv, Backend& be,
                const ForwardRequest& request) const override;
+  std::optional<uint64_t> step_kind(const BatchView&) const override { return 0; }
 
  private:
   struct Step;    // what one call's functions share (forward.cpp)
