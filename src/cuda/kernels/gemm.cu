@@ -283,12 +283,14 @@ __global__ void __launch_bounds__(256) count_kernel(const __grid_constant__ Sort
   p.counts[expert] = sum;
 }
 
-// Places the slots of an expert in token order and lists its tiles; the block after the last ends the list.
-__global__ void __launch_bounds__(256) place_kernel(const __grid_constant__ SortParams p) {
-  __shared__ int scratch[8];
+// Places the slots of an expert in token order and lists its tiles; the block after the last ends the list. A
+// thread takes a run of neighbouring slots.
+constexpr int kPlacers = 1024;
+__global__ void __launch_bounds__(kPlacers) place_kernel(const __grid_constant__ SortParams p) {
+  __shared__ int counts[kPlacers / 32];
   __shared__ int bases[2];
   begin();
-  const int expert = static_cast<int>(blockIdx.x), n = p.n_tokens * p.k, tid = static_cast<int>(threadIdx.x);
+  const int expert = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x), lane = tid % 32;
   if (tid < 32) {
     int slots = 0, tiles = 0;
     for (int e = tid; e < expert; e += 32) slots += p.counts[e], tiles += div_up(p.counts[e], kGemmTokens);
@@ -296,41 +298,50 @@ __global__ void __launch_bounds__(256) place_kernel(const __grid_constant__ Sort
     if (tid == 0) bases[0] = slots, bases[1] = tiles;
   }
   __syncthreads();
-  int base = bases[0];
-  const int first_tile = bases[1];
+  const int base = bases[0], first_tile = bases[1];
   if (expert == p.n_experts) {
-    for (int i = first_tile + tid; i < p.max_tiles; i += 256) p.tile_expert[i] = -1;
+    for (int i = first_tile + tid; i < p.max_tiles; i += kPlacers) p.tile_expert[i] = -1;
     return;
   }
   const int count = p.counts[expert];
-  for (int i = tid; i < div_up(count, kGemmTokens); i += 256) {
+  for (int i = tid; i < div_up(count, kGemmTokens); i += kPlacers) {
     p.tile_expert[first_tile + i] = expert;
     p.tile_start[first_tile + i] = base + i * kGemmTokens;
     p.tile_count[first_tile + i] = min(kGemmTokens, count - i * kGemmTokens);
   }
   if (count == 0) return;
-  for (int first = 0; first < n; first += 256) {
-    const int i = first + tid;
-    const bool mine = i < n && p.ids[i / p.k * p.ids_stride + i % p.k] == expert;
-    const uint32_t votes = __ballot_sync(0xffffffffU, mine);
-    if (tid % 32 == 0) scratch[tid / 32] = __popc(votes);
-    __syncthreads();
-    int before = base, total = 0;
+  const int tokens = div_up(p.n_tokens, kPlacers);  // of a thread
+  const int from = min(tid * tokens, p.n_tokens), to = min(from + tokens, p.n_tokens);
+  int mine = 0;
+  for (int t = from; t < to; ++t) {
+    const int32_t* ids = p.ids + t * p.ids_stride;
+#pragma unroll 8
+    for (int s = 0; s < p.k; ++s) mine += ids[s] == expert ? 1 : 0;
+  }
+  int before = mine;  // then of this thread and those before it in the warp
 #pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      if (w < tid / 32) before += scratch[w];
-      total += scratch[w];
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffU, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) counts[tid / 32] = before;
+  __syncthreads();
+  int earlier = lane < tid / 32 ? counts[lane] : 0;
+  earlier = warp_sum(earlier);
+  if (mine == 0) return;
+  int at = base + earlier + before - mine;
+  for (int t = from; t < to; ++t) {
+    const int32_t* ids = p.ids + t * p.ids_stride;
+    for (int s = 0; s < p.k; ++s) {
+      if (ids[s] == expert) p.slots[at++] = t * p.k + s;
     }
-    if (mine) p.slots[before + __popc(votes & ((1U << (tid % 32)) - 1U))] = i;
-    base += total;
-    __syncthreads();
   }
 }
 
 template <Codec kCodec>
 constexpr int split_of() {
   if (kCodec == Codec::kF16 || kCodec == Codec::kBF16) return kActivations;
-  return kCodec == Codec::kBlocks ? kBoth : kNone;
+  return kCodec == Codec::kBlocks || kCodec == Codec::kF32 ? kBoth : kNone;
 }
 
 }  // namespace
@@ -367,7 +378,7 @@ Launch sort_count(const SortParams& p) {
   return make_launch("sort_count", count_kernel, static_cast<unsigned>(p.n_experts), 256, p);
 }
 Launch sort_place(const SortParams& p) {
-  return make_launch("sort_place", place_kernel, static_cast<unsigned>(p.n_experts + 1), 256, p);
+  return make_launch("sort_place", place_kernel, static_cast<unsigned>(p.n_experts + 1), kPlacers, p);
 }
 
 }  // namespace synod::cuda

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kTileRows = kStripRows, kTileTokens = kGemmTokens, kTileInputs = kStripInputs;
 constexpr int kProducers = kStripThreads, kConsumers = 256, kThreads = kProducers + kConsumers;
-constexpr int kStages = 4, kLag = 2;  // stages whose copies are under way
+constexpr int kStages = 4, kLag = 2;  // kLag stages have copies under way
+static_assert(kLag <= 2, "notes of 16 bits");
 constexpr int kTokenBytes = kTileInputs * 2;
 
 template <Codec kCodec>
@@ -22,7 +23,8 @@ struct Stage {
   static constexpr int kScaleValues = S::kMin ? 2 : 1;
   static constexpr int kStripsAt = kTileTokens * kTokenBytes;
   static constexpr int kScalesAt = kStripsAt + S::kStripBytes * kTileRows;
-  static constexpr int kUsed = kScalesAt + kGroups * kScaleValues * 4 * kTileRows;
+  static constexpr int kStoredAt = kScalesAt + kGroups * kScaleValues * 4 * kTileRows;
+  static constexpr int kUsed = kStoredAt + S::kScaleBytes * kTileRows;
   static constexpr int kBytes = (kUsed + 1023) / 1024 * 1024;
 };
 
@@ -93,11 +95,31 @@ __device__ __forceinline__ void produce(const GemmParams& p, Shared& s, uint8_t*
   using S = Strips<kCodec>;
   const int tid = static_cast<int>(threadIdx.x) % kProducers;
   Turn turn;
-  int under_way = 0, done_stage = 0;
-  const auto finish = [&] {
+  int under_way = 0, oldest = 0;
+  uint32_t notes = 0;  // of the rows of the stages under way: 16 bits each
+  const float range = tid < 64 ? p.weight.range : p.up.range;
+  // A thread turns the scales that it copied itself.
+  const auto finish = [&](uint32_t note) {
+    uint8_t* stage = stages + oldest * St::kBytes;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = i * kProducers + tid;
+      const typename S::Scales scales(stage + St::kStoredAt + row * S::kScaleBytes, note >> (8 * i) & 255U,
+                                      stage + St::kStripsAt, row);
+      auto* values = reinterpret_cast<float*>(stage + St::kScalesAt);
+#pragma unroll
+      for (int g = 0; g < St::kGroups; ++g) {
+        const float2 v = scales.value(g);
+        if constexpr (S::kMin) {
+          reinterpret_cast<float2*>(values)[g * kTileRows + row] = make_float2(v.x * range, v.y * range);
+        } else {
+          values[g * kTileRows + row] = v.x * range;
+        }
+      }
+    }
     publish_to_matrix_unit();
-    barrier_arrive(&s.full[done_stage]);
-    done_stage = done_stage + 1 == kStages ? 0 : done_stage + 1;
+    barrier_arrive(&s.full[oldest]);
+    oldest = oldest + 1 == kStages ? 0 : oldest + 1;
   };
   for (int64_t index = blockIdx.x; index < n_tiles; index += gridDim.x) {
     const Tile tile = tile_at(p, index);
@@ -117,13 +139,6 @@ __device__ __forceinline__ void produce(const GemmParams& p, Shared& s, uint8_t*
     rows.even_left = static_cast<int32_t>(min(p.rows - tile.first_row, int64_t{kTileRows}));
     rows.odd_left = rows.even_left - (p.pair != 0 ? 0 : 64);
     rows.step = p.pair != 0 ? 64 : 128;
-    typename S::Scales scales[2];
-    const auto load_scales = [&](int step) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) scales[i].load(p, rows, 2 * i + tid / 64, tid % 64, step);
-    };
-    load_scales(0);
-    const float range = tid / 64 == 0 ? p.weight.range : p.up.range;
     for (int step = 0; step < steps; ++step) {
       uint8_t* stage = stages + turn.stage * St::kBytes;
       barrier_wait(&s.empty[turn.stage], turn.phase ^ 1U);
@@ -136,32 +151,26 @@ __device__ __forceinline__ void produce(const GemmParams& p, Shared& s, uint8_t*
                  reinterpret_cast<const uint4*>(p.x.high) + x_at[i] + step * 8);
       }
       S::copy(p, rows, step, shared_address(stage + St::kStripsAt));
-      end_fetch();
-      auto* values = reinterpret_cast<float*>(stage + St::kScalesAt);
+      uint32_t note = 0;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int g = 0; g < St::kGroups; ++g) {
-          const float2 v = scales[i].value(g);
-          const int at = g * kTileRows + i * kProducers + tid;
-          if constexpr (S::kMin) {
-            reinterpret_cast<float2*>(values)[at] = make_float2(v.x * range, v.y * range);
-          } else {
-            values[at] = v.x * range;
-          }
-        }
+        note |=
+            S::copy_scales(p, rows, step, i,
+                           shared_address(stage + St::kStoredAt + (i * kProducers + tid) * S::kScaleBytes))
+            << (8 * i);
       }
-      load_scales(min(step + 1, steps - 1));
+      end_fetch();
       turn.next();
       if (++under_way > kLag) {
         --under_way;
         wait_fetch<kLag>();
-        finish();
+        finish(notes >> (16 * (kLag - 1)));
       }
+      notes = notes << 16 | note;
     }
   }
   wait_fetch<0>();
-  for (; under_way > 0; --under_way) finish();
+  for (; under_way > 0; --under_way) finish(notes >> (16 * (under_way - 1)));
 }
 
 // 16 weights of a row as operand registers: [16 inputs][low, high columns].

@@ -33,10 +33,34 @@ struct StripPlane {
 __device__ __forceinline__ StripPlane plane_of(const GemmParams& p, int plane) {
   return {p.weight.plane[plane], p.up.plane[plane], p.weight.stride[plane]};
 }
-__device__ __forceinline__ const uint8_t* row_at(const StripPlane& plane, const StripRows& rows, int group,
-                                                 int r) {
-  const int64_t first = group % 2 == 0 ? rows.even : rows.odd;
-  return (group % 2 == 0 ? plane.even : plane.odd) + (first + rows.row(group, r)) * plane.stride;
+__device__ __forceinline__ const uint8_t* row_at(const StripPlane& plane, const StripRows& rows, int i) {
+  const int tid = static_cast<int>(threadIdx.x) % kStripThreads;
+  const int64_t first = tid < 64 ? rows.even : rows.odd;
+  return (tid < 64 ? plane.even : plane.odd) + (first + rows.row(2 * i + tid / 64, tid % 64)) * plane.stride;
+}
+template <int kBytes>
+__device__ __forceinline__ void fetch_some(uint32_t to, const void* from) {
+  if constexpr (kBytes == 16) {
+    fetch_16(to, from);
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
+  }
+}
+// Scales as stored, kBytes of row i * kStripThreads + thread.
+template <int kBytes>
+__device__ __forceinline__ void copy_scale(const StripPlane& plane, const StripRows& rows, int i,
+                                           int64_t offset, uint32_t to) {
+  fetch_some<kBytes>(to, row_at(plane, rows, i) + offset);
+}
+// The word that holds the two bytes at `offset`; the result says which half of it.
+__device__ __forceinline__ uint32_t copy_half_word(const StripPlane& plane, const StripRows& rows, int i,
+                                                   int64_t offset, uint32_t to) {
+  const auto from = reinterpret_cast<uint64_t>(row_at(plane, rows, i) + offset);
+  fetch_4(to, reinterpret_cast<const void*>(from & ~uint64_t{3}));
+  return static_cast<uint32_t>(from >> 1 & 1U);
+}
+__device__ __forceinline__ uint32_t half_word(uint32_t word, uint32_t upper) {
+  return word >> (16 * upper) & 0xFFFFU;
 }
 
 // kBytes of each row from byte `offset` on.
@@ -55,11 +79,7 @@ __device__ __forceinline__ void copy_strip(const StripPlane& plane, const StripR
     const uint8_t* from = (group % 2 == 0 ? even : odd) + static_cast<int64_t>(rows.row(group, r)) * stride +
                           tid % kPieces * kPiece;
     const uint32_t at = to + static_cast<uint32_t>(i * kStripThreads + tid) * kPiece;
-    if constexpr (kPiece == 16) {
-      fetch_16(at, from);
-    } else {
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(at), "l"(from) : "memory");
-    }
+    fetch_some<kPiece>(at, from);
   }
 }
 
@@ -79,24 +99,36 @@ __device__ __forceinline__ uint2 strip_8(const uint8_t* strip, int at) {
   return *reinterpret_cast<const uint2*>(strip + at);
 }
 
-// Per codec: kStripBytes of codes in all strips; kGroup: inputs of a scale; kMin: there are minima;
-// copy(): starts the copies; Scales: what load() reads is turned into {scale, min} of group i by value();
-// codes(): the integers of 16 inputs as eight pairs.
+// Per codec: kStripBytes of codes in all strips and kScaleBytes of scales as stored, per row; kGroup: inputs
+// of a scale; kMin: there are minima; copy(): starts the copies of the codes; copy_scales(): that of the
+// scales of row i * kStripThreads + thread, returning what Scales, {scale, min} of group g by value(g), has
+// to know besides the bytes (at most 8 bits); codes(): the integers of 16 inputs as eight pairs.
 template <Codec kCodec>
 struct Strips {
   static constexpr bool kFits = false;
 };
 
-struct StripScale16 {  // f16 scales of the two blocks of 32
-  uint32_t d;
-  __device__ __forceinline__ void load_from(const uint8_t* p) { d = load<uint32_t>(p); }
-  __device__ __forceinline__ float2 value(int i) const {
-    return {f16_value(static_cast<uint16_t>(d >> (16 * i))), 0.0F};
+// f16 scales of the two blocks of 32.
+template <int kPlane>
+struct BlockScales {
+  static constexpr int kScaleBytes = 4;
+  static __device__ __forceinline__ uint32_t copy_scales(const GemmParams& p, const StripRows& rows, int step,
+                                                         int i, uint32_t to) {
+    copy_scale<4>(plane_of(p, kPlane), rows, i, step * 4, to);
+    return 0;
   }
+  struct Scales {
+    uint32_t d;
+    __device__ __forceinline__ Scales(const uint8_t* stored, uint32_t, const uint8_t*, int)
+        : d(*reinterpret_cast<const uint32_t*>(stored)) {}
+    __device__ __forceinline__ float2 value(int g) const {
+      return {f16_value(static_cast<uint16_t>(d >> (16 * g))), 0.0F};
+    }
+  };
 };
 
 template <>
-struct Strips<Codec::kQ8_0> {
+struct Strips<Codec::kQ8_0> : BlockScales<1> {
   static constexpr bool kFits = true, kMin = false;
   static constexpr int kStripBytes = 64, kGroup = 32;
   static __device__ __forceinline__ void copy(const GemmParams& p, const StripRows& rows, int step,
@@ -104,12 +136,6 @@ struct Strips<Codec::kQ8_0> {
     copy_strip<32>(plane_of(p, 0), rows, step * 64, to);
     copy_strip<32>(plane_of(p, 0), rows, step * 64 + 32, to + 32 * kStripRows);
   }
-  struct Scales : StripScale16 {
-    __device__ __forceinline__ void load(const GemmParams& p, const StripRows& rows, int group, int r,
-                                         int step) {
-      load_from(row_at(plane_of(p, 1), rows, group, r) + step * 4);
-    }
-  };
   static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int, const uint2*,
                                                __half2 (&out)[8]) {
 #pragma unroll
@@ -123,19 +149,13 @@ struct Strips<Codec::kQ8_0> {
 
 // Blocks of 32: nibbles, the first 16 in the low halves.
 template <int kScalePlane>
-struct NibbleStrips {
+struct NibbleStrips : BlockScales<kScalePlane> {
   static constexpr bool kFits = true, kMin = false;
   static constexpr int kStripBytes = 32, kGroup = 32;
   static __device__ __forceinline__ void copy(const GemmParams& p, const StripRows& rows, int step,
                                               uint32_t to) {
     copy_strip<32>(plane_of(p, 0), rows, step * 32, to);
   }
-  struct Scales : StripScale16 {
-    __device__ __forceinline__ void load(const GemmParams& p, const StripRows& rows, int group, int r,
-                                         int step) {
-      load_from(row_at(plane_of(p, kScalePlane), rows, group, r) + step * 4);
-    }
-  };
   // Codes of block i, one per byte.
   static __device__ __forceinline__ uint2 nibbles(const uint8_t* strips, int row, int part, int i) {
     const uint2 q = strip_8(strips, row * 32 + 16 * i + 8 * (part % 2));
@@ -207,13 +227,15 @@ struct Strips<Codec::kIQ4_NL> : NibbleStrips<1> {
 };
 template <>
 struct Strips<Codec::kMXFP4> : NibbleStrips<1> {
+  static __device__ __forceinline__ uint32_t copy_scales(const GemmParams& p, const StripRows& rows, int step,
+                                                         int i, uint32_t to) {
+    return copy_half_word(plane_of(p, 1), rows, i, step * 2, to);
+  }
   struct Scales {
     uint32_t e;
-    __device__ __forceinline__ void load(const GemmParams& p, const StripRows& rows, int group, int r,
-                                         int step) {
-      e = synod::cuda::load<uint16_t>(row_at(plane_of(p, 1), rows, group, r) + step * 2);
-    }
-    __device__ __forceinline__ float2 value(int i) const { return {e8m0_half_of(e >> (8 * i) & 255U), 0.0F}; }
+    __device__ __forceinline__ Scales(const uint8_t* stored, uint32_t upper, const uint8_t*, int)
+        : e(half_word(*reinterpret_cast<const uint32_t*>(stored), upper)) {}
+    __device__ __forceinline__ float2 value(int g) const { return {e8m0_half_of(e >> (8 * g) & 255U), 0.0F}; }
   };
   static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int, const uint2*,
                                                __half2 (&out)[8]) {
@@ -227,27 +249,32 @@ struct Strips<Codec::kMXFP4> : NibbleStrips<1> {
   }
 };
 
-template <int kScalePlane>
-struct KScales {
-  uint4 s;
-  int first;
-  __device__ __forceinline__ void load(const GemmParams& p, const StripRows& rows, int group, int r,
-                                       int step) {
-    s = synod::cuda::load<uint4>(row_at(plane_of(p, kScalePlane), rows, group, r) + step / 4 * 16);
-    first = step % 4 * 2;
+// {d, dmin, scales and minima} of 256 inputs.
+template <int kPlane>
+struct SuperScales {
+  static constexpr int kScaleBytes = 16;
+  static __device__ __forceinline__ uint32_t copy_scales(const GemmParams& p, const StripRows& rows, int step,
+                                                         int i, uint32_t to) {
+    copy_scale<16>(plane_of(p, kPlane), rows, i, step / 4 * 16, to);
+    return static_cast<uint32_t>(step % 4 * 2);
   }
-  __device__ __forceinline__ float2 value(int i) const { return k_scales(s, first + i); }
+  struct Scales {
+    uint4 s;
+    int first;
+    __device__ __forceinline__ Scales(const uint8_t* stored, uint32_t group, const uint8_t*, int)
+        : s(*reinterpret_cast<const uint4*>(stored)), first(static_cast<int>(group)) {}
+    __device__ __forceinline__ float2 value(int g) const { return k_scales(s, first + g); }
+  };
 };
 
 template <>
-struct Strips<Codec::kQ4_K> {
+struct Strips<Codec::kQ4_K> : SuperScales<1> {
   static constexpr bool kFits = true, kMin = true;
   static constexpr int kStripBytes = 32, kGroup = 32;
   static __device__ __forceinline__ void copy(const GemmParams& p, const StripRows& rows, int step,
                                               uint32_t to) {
     copy_strip<32>(plane_of(p, 0), rows, step * 32, to);
   }
-  using Scales = KScales<1>;
   static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int, const uint2*,
                                                __half2 (&out)[8]) {
     const uint2 q = strip_8(strips, row * 32 + 8 * part);
@@ -260,7 +287,7 @@ struct Strips<Codec::kQ4_K> {
 };
 
 template <>
-struct Strips<Codec::kQ5_K> {
+struct Strips<Codec::kQ5_K> : SuperScales<2> {
   static constexpr bool kFits = true, kMin = true;
   static constexpr int kStripBytes = 64, kGroup = 32;
   static __device__ __forceinline__ void copy(const GemmParams& p, const StripRows& rows, int step,
@@ -268,7 +295,6 @@ struct Strips<Codec::kQ5_K> {
     copy_strip<32>(plane_of(p, 0), rows, step * 32, to);
     copy_strip<32>(plane_of(p, 1), rows, step / 4 * 32, to + 32 * kStripRows);
   }
-  using Scales = KScales<2>;
   static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int step,
                                                const uint2*, __half2 (&out)[8]) {
     const uint2 q = strip_8(strips, row * 32 + 8 * part);
@@ -292,16 +318,21 @@ struct Strips<Codec::kQ6_K> {
     copy_strip<32>(plane_of(p, 0), rows, step / 2 * 64 + 32, to + 32 * kStripRows);
     copy_strip<32>(plane_of(p, 1), rows, step / 2 * 32, to + 64 * kStripRows);
   }
+  static constexpr int kScaleBytes = 8;
+  static __device__ __forceinline__ uint32_t copy_scales(const GemmParams& p, const StripRows& rows, int step,
+                                                         int i, uint32_t to) {
+    copy_scale<4>(plane_of(p, 2), rows, i, step * 4, to);
+    return copy_half_word(plane_of(p, 3), rows, i, step / 4 * 2, to + 4);
+  }
   struct Scales {
     uint32_t s;
     float d;
-    __device__ __forceinline__ void load(const GemmParams& p, const StripRows& rows, int group, int r,
-                                         int step) {
-      s = synod::cuda::load<uint32_t>(row_at(plane_of(p, 2), rows, group, r) + step * 4);
-      d = half_at(row_at(plane_of(p, 3), rows, group, r) + step / 4 * 2);
+    __device__ __forceinline__ Scales(const uint8_t* stored, uint32_t upper, const uint8_t*, int) {
+      const uint2 both = *reinterpret_cast<const uint2*>(stored);
+      s = both.x, d = f16_value(static_cast<uint16_t>(half_word(both.y, upper)));
     }
-    __device__ __forceinline__ float2 value(int i) const {
-      return {d * static_cast<float>(static_cast<int8_t>(byte_of(s, i))), 0.0F};
+    __device__ __forceinline__ float2 value(int g) const {
+      return {d * static_cast<float>(static_cast<int8_t>(byte_of(s, g))), 0.0F};
     }
   };
   static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int step,
@@ -326,15 +357,21 @@ struct Strips<Codec::kQ2_K> {
                                               uint32_t to) {
     copy_strip<32>(plane_of(p, 0), rows, step / 2 * 32, to);
   }
+  static constexpr int kScaleBytes = 8;
+  static __device__ __forceinline__ uint32_t copy_scales(const GemmParams& p, const StripRows& rows, int step,
+                                                         int i, uint32_t to) {
+    copy_scale<4>(plane_of(p, 1), rows, i, step * 4, to);
+    copy_scale<4>(plane_of(p, 2), rows, i, step / 4 * 4, to + 4);
+    return 0;
+  }
   struct Scales {
     uint32_t s, d;
-    __device__ __forceinline__ void load(const GemmParams& p, const StripRows& rows, int group, int r,
-                                         int step) {
-      s = synod::cuda::load<uint32_t>(row_at(plane_of(p, 1), rows, group, r) + step * 4);
-      d = synod::cuda::load<uint32_t>(row_at(plane_of(p, 2), rows, group, r) + step / 4 * 4);
+    __device__ __forceinline__ Scales(const uint8_t* stored, uint32_t, const uint8_t*, int) {
+      const uint2 both = *reinterpret_cast<const uint2*>(stored);
+      s = both.x, d = both.y;
     }
-    __device__ __forceinline__ float2 value(int i) const {
-      const int pair = byte_of(s, i);
+    __device__ __forceinline__ float2 value(int g) const {
+      const int pair = byte_of(s, g);
       return {f16_value(static_cast<uint16_t>(d)) * static_cast<float>(pair & 15),
               f16_value(static_cast<uint16_t>(d >> 16)) * static_cast<float>(pair >> 4)};
     }
@@ -359,17 +396,21 @@ struct Strips<Codec::kIQ2_XXS> {
                                               uint32_t to) {
     copy_strip<16>(plane_of(p, 0), rows, step * 16, to);
   }
-  struct Scales {
+  static constexpr int kScaleBytes = 4;
+  static __device__ __forceinline__ uint32_t copy_scales(const GemmParams& p, const StripRows& rows, int step,
+                                                         int i, uint32_t to) {
+    return copy_half_word(plane_of(p, 1), rows, i, step / 4 * 2, to);
+  }
+  struct Scales {  // four bits each are the codes'
     uint32_t a, b;
     float d;
-    __device__ __forceinline__ void load(const GemmParams& p, const StripRows& rows, int group, int r,
-                                         int step) {
-      const uint4 q = synod::cuda::load<uint4>(row_at(plane_of(p, 0), rows, group, r) + step * 16);
+    __device__ __forceinline__ Scales(const uint8_t* stored, uint32_t upper, const uint8_t* strips, int row) {
+      const uint4 q = *reinterpret_cast<const uint4*>(strips + row * 16);
       a = q.y >> 28, b = q.w >> 28;
-      d = half_at(row_at(plane_of(p, 1), rows, group, r) + step / 4 * 2);
+      d = f16_value(static_cast<uint16_t>(half_word(*reinterpret_cast<const uint32_t*>(stored), upper)));
     }
-    __device__ __forceinline__ float2 value(int i) const {
-      return {d * (0.5F + static_cast<float>(i == 0 ? a : b)) * 0.25F, 0.0F};
+    __device__ __forceinline__ float2 value(int g) const {
+      return {d * (0.5F + static_cast<float>(g == 0 ? a : b)) * 0.25F, 0.0F};
     }
   };
   // The part's eight inputs are an entry of the codebook, 1024 + coordinate being f16 again; their signs are
