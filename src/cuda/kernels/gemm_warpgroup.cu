@@ -28,6 +28,8 @@ struct Stage {
   static constexpr int kBytes = (kUsed + 1023) / 1024 * 1024;
 };
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 // A tile: where its tokens and rows lie.
 struct Tile {
   int64_t weight_base;  // first row of the expert or group
@@ -69,8 +71,6 @@ __device__ __forceinline__ TokenRows rows_of_token(const GemmParams& p, const Ti
   if (p.n_groups > 0) row = row * p.n_groups + t.group;
   return {row, row};
 }
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct Shared {
   uint64_t full[kStages], empty[kStages];
