@@ -73,13 +73,23 @@ size_t Builder::fuse_products() {
 
 // Two matrices of one codec whose outputs a Glu combines in place.
 bool Builder::gated_products(const Glu& op, std::span<const Product> parts, const Rows& x, size_t next) {
-  if (parts.size() != 2 || x.n > kDecodeTokens || op.row_weight) return false;
+  if (parts.size() != 2 || op.row_weight) return false;
   const DeviceMatrix &gate = *parts[0].weight, &up = *parts[1].weight;
-  if (!takes_tiles(gate) || gate.codec != up.codec || gate.n_out != up.n_out || gate.n_out % 32 != 0)
+  const bool many = x.n > kDecodeTokens;
+  if (many ? !gemm_pairs(gate, up)
+           : !takes_tiles(gate) || gate.codec != up.codec || gate.n_out != up.n_out || gate.n_out % 32 != 0)
     return false;
   if (!same(view_of(op.gate), parts[0].out) || !same(view_of(op.up), parts[1].out) ||
       !same(view_of(op.out), parts[0].out)) {
     return false;
+  }
+  if (many) {
+    GemmParams p{.weight = gate, .x = halves(x, false), .out = parts[0].out, .n_tokens = x.n};
+    p.rows = gate.n_out;
+    p.up = up, p.up_out = parts[1].out;
+    p.pair = 1, p.act = act_of(op), p.limit = op.limit;
+    emit(gemm(p));
+    return true;
   }
   TileParams p{.n_parts = 2, .n_tokens = static_cast<int32_t>(x.n)};
   p.parts[0] = {.weight = gate, .out = parts[0].out};
@@ -417,19 +427,25 @@ void Builder::grouped_ffn(const ExpertFfn& op) {
     emit(gemm(p));
   };
   auto* hidden = temporary<float>(n * k * d_expert);
-  auto* other = temporary<float>(n * k * d_expert);
   auto* rows = temporary<float>(n * k * d_model);
-  run_tiles(expert_gemm(gate, input, flat(hidden, d_expert), d_expert, k, false));
-  run_tiles(expert_gemm(up, input, flat(other, d_expert), d_expert, k, false));
-  SYNOD_ASSERT(op.weights.is_contiguous());
-  append_row_step({.kind = RowStep::kGlu,
-                   .act = act_of(op),
-                   .dst = flat(hidden, d_expert),
-                   .a = flat(hidden, d_expert),
-                   .b = flat(other, d_expert),
-                   .w = op.round_hidden ? op.weights.as<float>() : nullptr,
-                   .limit = op.limit},
-                  n * k, static_cast<int32_t>(d_expert));
+  if (!op.round_hidden && gemm_pairs(gate, up)) {
+    GemmParams p = expert_gemm(gate, input, flat(hidden, d_expert), d_expert, k, false);
+    p.up = up, p.pair = 1, p.act = act_of(op), p.limit = op.limit;
+    run_tiles(p);
+  } else {
+    auto* other = temporary<float>(n * k * d_expert);
+    run_tiles(expert_gemm(gate, input, flat(hidden, d_expert), d_expert, k, false));
+    run_tiles(expert_gemm(up, input, flat(other, d_expert), d_expert, k, false));
+    SYNOD_ASSERT(op.weights.is_contiguous());
+    append_row_step({.kind = RowStep::kGlu,
+                     .act = act_of(op),
+                     .dst = flat(hidden, d_expert),
+                     .a = flat(hidden, d_expert),
+                     .b = flat(other, d_expert),
+                     .w = op.round_hidden ? op.weights.as<float>() : nullptr,
+                     .limit = op.limit},
+                    n * k, static_cast<int32_t>(d_expert));
+  }
   constexpr int32_t kFp8Block = 128;
   if (op.round_hidden) {
     emit(round_trip({.out = flat(hidden, d_expert),

@@ -51,16 +51,13 @@ __device__ __forceinline__ void put_pair(float a, float b, __half* high, __half*
   *reinterpret_cast<__half2*>(high) = h;
   *reinterpret_cast<__half2*>(low) = __floats2half2_rn(a - __low2float(h), b - __high2float(h));
 }
-// Four values of a stored row at `column`.
-__device__ __forceinline__ void put_four(int32_t dtype, const std::byte* row, int column, __half* high,
-                                         __half* low) {
-  const float4 v = load4(dtype, row, column);
+__device__ __forceinline__ void put_four(const float4& v, __half* high, __half* low) {
   put_pair(v.x, v.y, high, low);
   put_pair(v.z, v.w, high + 2, low + 2);
 }
 
-template <int kDim, bool kSharedKv>
-__global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ AttentionParams p) {
+template <typename Quad, int kDim, bool kSharedKv>
+__global__ void __launch_bounds__(kThreads, 1) tile_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(128) __half shared[];
   constexpr int kKeys = keys_of_tile<kDim, kSharedKv>(), kHalfKeys = kKeys / 2;
   constexpr int kPitch = kDim + 8, kScorePitch = kKeys + 4, kChancePitch = kKeys + 8;
@@ -73,8 +70,9 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
   auto* chances = reinterpret_cast<__half*>(scores + kRows * kScorePitch);
   __shared__ int row_position[kRows];  // of the query, -1 for none
   __shared__ float row_top[kRows], row_mass[kRows], row_keep[kRows];
-  __shared__ const std::byte* key_rows[2][kKeys];
-  __shared__ int key_index[kKeys];  // position of a window row; -1 = no key, -2 = a compressed row (visible)
+  // Of even and odd tiles: rows, and position of a window row, -1 = no key, -2 = a compressed row (visible).
+  __shared__ const std::byte *key_rows[2][kKeys], *value_rows[2][kKeys];
+  __shared__ int key_index[2][kKeys];
   begin();
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
 
@@ -132,54 +130,78 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
   float acc[kSlices][4] = {};
   const int warp_row = warp % 4 * 16, warp_half = warp / 4;
 
+  // While a tile is multiplied the values of the next are on their way, and the rows of the one after it are
+  // looked up.
+  struct KeyRow {
+    int index = -1;
+    const std::byte *key = nullptr, *value = nullptr;
+  };
+  const auto find_row = [&](int tile) {
+    KeyRow found;
+    if (tid >= kKeys || tile >= tiles) return found;
+    if (tile < window_tiles) {
+      const int position = (first_tile + tile) * kKeys + tid;
+      if (position >= first_key && position <= last_position) {
+        found.index = position;
+        found.key = cache_row(p.k, seq, position);
+        found.value = kSharedKv ? found.key : cache_row(p.v, seq, position);
+      }
+      return found;
+    }
+    int row = (tile - window_tiles) * kKeys + tid;
+    if (row < n_more) {
+      if (p.selected != nullptr)
+        row = max(p.selected[static_cast<int64_t>(first_token) * p.n_selected + row], 0);
+      found.index = -2;
+      found.key = found.value = cache_row(p.compressed, seq, row);
+    }
+    return found;
+  };
+  const auto put_row = [&](int tile, const KeyRow& found) {
+    if (tid >= kKeys) return;
+    key_index[tile % 2][tid] = found.index;
+    key_rows[tile % 2][tid] = found.key, value_rows[tile % 2][tid] = found.value;
+  };
+  constexpr int kQuadsPerRow = kDim / 4, kRowsAtOnce = kThreads / kQuadsPerRow, kLoads = kKeys / kRowsAtOnce;
+  static_assert(kThreads % kQuadsPerRow == 0 && kKeys % kRowsAtOnce == 0, "threads own columns");
+  const int own_key = tid / kQuadsPerRow, own_column = tid % kQuadsPerRow * 4;
+  Quad held_keys[kLoads], held_values[kSharedKv ? 1 : kLoads];
+  const auto load_tile = [&](int tile) {
+    const int32_t dtype = tile < window_tiles ? p.k.dtype : p.compressed.dtype;
+    const int column = kv_head * p.head_dim + own_column;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int r = own_key + i * kRowsAtOnce;
+      held_keys[i] = Quad();
+      if constexpr (!kSharedKv) held_values[i] = Quad();
+      if (key_index[tile % 2][r] == -1 || own_column >= p.head_dim) continue;
+      held_keys[i].load(dtype, key_rows[tile % 2][r], column);
+      if constexpr (!kSharedKv) held_values[i].load(p.v.dtype, value_rows[tile % 2][r], column);
+    }
+  };
+
+  put_row(0, find_row(0));
+  put_row(1, find_row(1));
+  __syncthreads();
+  load_tile(0);
   for (int tile = 0; tile < tiles; ++tile) {
-    const bool window = tile < window_tiles;
     __syncthreads();
-    if (tid < kKeys) {
-      int index = -1;
-      const std::byte *k_row = nullptr, *v_row = nullptr;
-      if (window) {
-        const int position = (first_tile + tile) * kKeys + tid;
-        if (position >= first_key && position <= last_position) {
-          index = position;
-          k_row = cache_row(p.k, seq, position);
-          v_row = kSharedKv ? k_row : cache_row(p.v, seq, position);
-        }
-      } else {
-        int row = (tile - window_tiles) * kKeys + tid;
-        if (row < n_more) {
-          if (p.selected != nullptr)
-            row = max(p.selected[static_cast<int64_t>(first_token) * p.n_selected + row], 0);
-          index = -2;
-          k_row = v_row = cache_row(p.compressed, seq, row);
-        }
-      }
-      key_index[tid] = index;
-      key_rows[0][tid] = k_row, key_rows[1][tid] = v_row;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int at = (own_key + i * kRowsAtOnce) * kPitch + own_column;
+      put_four(held_keys[i].values(), keys + at, keys + at + kKeyLow);
+      if constexpr (!kSharedKv) put_four(held_values[i].values(), values + at, values + at + kKeyLow);
     }
     __syncthreads();
-    const int32_t dtype = window ? p.k.dtype : p.compressed.dtype;
-    const int column = kv_head * p.head_dim;
-    for (int i = tid; i < kKeys * (kDim / 4); i += kThreads) {
-      const int r = i / (kDim / 4), c = i % (kDim / 4) * 4;
-      const bool there = key_index[r] != -1 && c < p.head_dim;
-      __half *key = keys + r * kPitch + c, *value = values + r * kPitch + c;
-      if (there) {
-        put_four(dtype, key_rows[0][r], column + c, key, key + kKeyLow);
-        if constexpr (!kSharedKv) put_four(p.v.dtype, key_rows[1][r], column + c, value, value + kKeyLow);
-      } else {
-        for (__half* to : {key, value}) {
-          *reinterpret_cast<uint2*>(to) = make_uint2(0, 0);
-          *reinterpret_cast<uint2*>(to + kKeyLow) = make_uint2(0, 0);
-        }
-      }
-    }
-    __syncthreads();
+    if (tile + 1 < tiles) load_tile(tile + 1);
+    const KeyRow later = find_row(tile + 2);
 
     // Scores of 16 rows and half of the keys per warp; 32 values per turn.
     {
       constexpr int kTiles = kHalfKeys / 8;
-      float s[kTiles][4] = {};
+      // A sum per kind of product: three chains instead of one.
+      float s[kTiles][4] = {}, from_rest[kTiles][4] = {}, from_low[kTiles][4] = {};
+#pragma unroll 2
       for (int k = 0; k < kDim; k += 32) {
         uint32_t high[2][4], low[2][4];
 #pragma unroll
@@ -188,18 +210,22 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
           load_matrices(high[i], q_high + at);
           load_matrices(low[i], q_low + at);
         }
+        uint32_t b[kTiles][4], rest[kTiles][4];
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) {
           const __half* key = keys + (warp_half * kHalfKeys + j * 8 + lane % 8) * kPitch + k + lane / 8 * 8;
-          uint32_t b[4], rest[4];
-          load_matrices(b, key);
-          load_matrices(rest, key + kKeyLow);
+          load_matrices(b[j], key);
+          load_matrices(rest[j], key + kKeyLow);
+        }
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            multiply_add(s[j], high[i], rest[2 * i], rest[2 * i + 1]);
-            multiply_add(s[j], low[i], b[2 * i], b[2 * i + 1]);
-            multiply_add(s[j], high[i], b[2 * i], b[2 * i + 1]);
-          }
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+          for (int j = 0; j < kTiles; ++j)
+            multiply_add(from_rest[j], high[i], rest[j][2 * i], rest[j][2 * i + 1]);
+#pragma unroll
+          for (int j = 0; j < kTiles; ++j) multiply_add(from_low[j], low[i], b[j][2 * i], b[j][2 * i + 1]);
+#pragma unroll
+          for (int j = 0; j < kTiles; ++j) multiply_add(s[j], high[i], b[j][2 * i], b[j][2 * i + 1]);
         }
       }
 #pragma unroll
@@ -208,15 +234,16 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
         for (int e = 0; e < 4; ++e) {
           const int r = warp_row + lane / 4 + e / 2 * 8;
           const int key = warp_half * kHalfKeys + j * 8 + lane % 4 * 2 + e % 2;
-          const int position = row_position[r], index = key_index[key];
+          const int position = row_position[r], index = key_index[tile % 2][key];
           const bool visible =
               position >= 0 && (index == -2 || (index >= 0 && index <= position &&
                                                 (p.window <= 0 || position - index < p.window)));
-          scores[r * kScorePitch + key] = visible ? s[j][e] : -INFINITY;
+          scores[r * kScorePitch + key] = visible ? s[j][e] + (from_rest[j][e] + from_low[j][e]) : -INFINITY;
         }
       }
     }
     __syncthreads();
+    put_row(tile, later);  // in the place of this tile's
     // Softmax: four threads per row.
     {
       constexpr int kPer = kKeys / 4;
@@ -260,18 +287,25 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
       load_matrices(high, chance);
       load_matrices(low, chance + kChanceLow);
 #pragma unroll
-      for (int j = 0; j < kSlices; j += 2) {
-        const __half* value =
-            values + (k + lane % 16) * kPitch + warp_half * (kDim / 2) + j * 8 + lane / 16 * 8;
-        uint32_t b[4], rest[4];
-        load_transposed(b, value);
-        load_transposed(rest, value + kKeyLow);
+      for (int j = 0; j < kSlices; j += 4) {
+        uint32_t b[2][4], rest[2][4];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          multiply_add(acc[j + i], high, rest[2 * i], rest[2 * i + 1]);
-          multiply_add(acc[j + i], low, b[2 * i], b[2 * i + 1]);
-          multiply_add(acc[j + i], high, b[2 * i], b[2 * i + 1]);
+          const __half* value =
+              values + (k + lane % 16) * kPitch + warp_half * (kDim / 2) + (j + 2 * i) * 8 + lane / 16 * 8;
+          load_transposed(b[i], value);
+          load_transposed(rest[i], value + kKeyLow);
         }
+        // Of four sums in turn, so that none waits for the one before.
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          multiply_add(acc[j + i], high, rest[i / 2][i % 2 * 2], rest[i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          multiply_add(acc[j + i], low, b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          multiply_add(acc[j + i], high, b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
       }
     }
   }
@@ -298,15 +332,26 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(const __grid_constant__ 
   }
 }
 
-template <int kDim, bool kSharedKv>
+template <typename Quad, int kDim, bool kSharedKv>
 Launch tile_launch(const AttentionParams& p) {
   const int alike = p.n_heads / p.n_kv_heads, heads = alike < kRows ? alike : kRows;
   const int tokens = kSharedKv ? 1 : kRows / heads;
   // At most one open block per sequence.
   const int blocks = div_up(p.n_tokens, tokens) + (tokens > 1 ? p.batch.n_sequences : 0);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.n_kv_heads * div_up(alike, heads)));
-  return make_launch("attention_tile", tile_kernel<kDim, kSharedKv>, grid, kThreads, p,
+  return make_launch("attention_tile", tile_kernel<Quad, kDim, kSharedKv>, grid, kThreads, p,
                      shared_bytes<kDim, kSharedKv>());
+}
+
+template <typename Quad>
+Launch launch_for(const AttentionParams& p) {
+  if (p.shared_kv != 0) {
+    if (p.head_dim <= 128) return tile_launch<Quad, 128, true>(p);
+    return tile_launch<Quad, 512, true>(p);
+  }
+  if (p.head_dim <= 128) return tile_launch<Quad, 128, false>(p);
+  if (p.head_dim <= 256) return tile_launch<Quad, 256, false>(p);
+  return tile_launch<Quad, 512, false>(p);
 }
 
 }  // namespace
@@ -318,13 +363,10 @@ bool attention_tile_fits(const AttentionParams& p) {
 }
 
 Launch attention_tile(const AttentionParams& p) {
-  if (p.shared_kv != 0) {
-    if (p.head_dim <= 128) return tile_launch<128, true>(p);
-    return tile_launch<512, true>(p);
-  }
-  if (p.head_dim <= 128) return tile_launch<128, false>(p);
-  if (p.head_dim <= 256) return tile_launch<256, false>(p);
-  return tile_launch<512, false>(p);
+  constexpr auto kF32 = static_cast<int32_t>(DType::kF32);
+  const bool f32 =
+      p.k.dtype == kF32 && p.v.dtype == kF32 && (p.compressed.pages == nullptr || p.compressed.dtype == kF32);
+  return f32 ? launch_for<F32Quad>(p) : launch_for<AnyQuad>(p);
 }
 
 }  // namespace synod::cuda

@@ -318,7 +318,22 @@ struct Decoder<Codec::kBlocks> {
   }
 };
 
-// f16 and bf16 rows of a multiple of 16 values.
+// f32, f16 and bf16 rows of a multiple of 16 values.
+template <>
+struct Decoder<Codec::kF32> {
+  float4 q[4];
+  __device__ __forceinline__ void load_from(const DeviceMatrix& m, int64_t row, int k) {
+    const uint8_t* p = plane_row(m, 0, row) + 4 * static_cast<int64_t>(k);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) q[i] = load<float4>(p + 16 * i);
+  }
+  __device__ __forceinline__ void values(float (&out)[16]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out[4 * i] = q[i].x, out[4 * i + 1] = q[i].y, out[4 * i + 2] = q[i].z, out[4 * i + 3] = q[i].w;
+    }
+  }
+};
 template <>
 struct Decoder<Codec::kF16> {
   uint4 q[2];
@@ -371,6 +386,9 @@ auto with_codec(Codec codec, bool aligned, Run&& run) {
       return run(Tag<Codec::kQ2_K>{});
     case Codec::kIQ2_XXS:
       return run(Tag<Codec::kIQ2_XXS>{});
+    case Codec::kF32:
+      if (aligned) return run(Tag<Codec::kF32>{});
+      break;
     case Codec::kF16:
       if (aligned) return run(Tag<Codec::kF16>{});
       break;

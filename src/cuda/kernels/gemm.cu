@@ -5,6 +5,7 @@
 // so results do not depend on which tokens share a tile.
 #include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/fetch.cuh"
+#include "cuda/kernels/gemm.h"
 
 namespace synod::cuda {
 namespace {
@@ -44,9 +45,17 @@ __device__ __forceinline__ uint32_t pack(float a, float b) {
   return *reinterpret_cast<const uint32_t*>(&h);
 }
 
-// 16 values as f16 to `high`, and what rounding lost to `low` (kBoth).
+// Half `part` of 32 values as f16 to `high`, in the order of HalfRows, and what rounding lost to `low`
+// (kBoth).
+__device__ __forceinline__ void store_words(const uint32_t (&words)[8], int part, __half* to) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    *reinterpret_cast<uint2*>(to + 8 * i + 4 * part) = make_uint2(words[i], words[i + 4]);
+  }
+}
 template <int kSplit>
-__device__ __forceinline__ void store_weights(const float (&v)[16], float range, __half* high, __half* low) {
+__device__ __forceinline__ void store_weights(const float (&v)[16], float range, int part, __half* high,
+                                              __half* low) {
   uint32_t words[8], rest[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -57,14 +66,8 @@ __device__ __forceinline__ void store_weights(const float (&v)[16], float range,
       rest[i] = pack(a - __low2float(h), b - __high2float(h));
     }
   }
-  auto* to = reinterpret_cast<uint4*>(high);
-  to[0] = make_uint4(words[0], words[1], words[2], words[3]);
-  to[1] = make_uint4(words[4], words[5], words[6], words[7]);
-  if constexpr (kSplit == kBoth) {
-    auto* to_low = reinterpret_cast<uint4*>(low);
-    to_low[0] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
-    to_low[1] = make_uint4(rest[4], rest[5], rest[6], rest[7]);
-  }
+  store_words(words, part, high);
+  if constexpr (kSplit == kBoth) store_words(rest, part, low);
 }
 
 // Shared memory per stage: weights, activations, [activations low], [weights low].
@@ -142,8 +145,8 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(const __grid_constant__ 
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[i] = 0.0F;
     }
-    __half* to = shared + stage * kStage + tid / 2 * kPitch + my_k;
-    store_weights<kSplit>(v, p.weight.range, to, to + 3 * kTileValues);
+    __half* to = shared + stage * kStage + tid / 2 * kPitch;
+    store_weights<kSplit>(v, p.weight.range, my_k / 16, to, to + 3 * kTileValues);
   };
 
   float acc[4][4][4] = {};  // [16 rows][8 tokens] tiles of this warp's 64 rows and 32 tokens
@@ -218,6 +221,12 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(const __grid_constant__ 
   }
 }
 
+// The value at a position of HalfRows.
+__device__ __forceinline__ int half_value_at(int position) {
+  const int i = position / 16 % 2, j = position / 8 % 2, part = position / 2 % 4;
+  return position / 32 * 32 + 8 * part + 4 * i + 2 * j + position % 2;
+}
+
 // One block per row.
 __global__ void __launch_bounds__(256) half_kernel(const __grid_constant__ HalfParams p) {
   __shared__ float scratch[8];
@@ -239,11 +248,16 @@ __global__ void __launch_bounds__(256) half_kernel(const __grid_constant__ HalfP
   auto* low = p.out.low == nullptr
                   ? nullptr
                   : reinterpret_cast<__half*>(p.out.low) + static_cast<int64_t>(blockIdx.x) * p.out.stride;
-  for (int i = static_cast<int>(threadIdx.x); i < p.out.stride; i += 256) {
-    const float v = i < p.x.d ? x[i] * factor : 0.0F;
-    const __half h = __float2half_rn(v);
-    high[i] = h;
-    if (low != nullptr) low[i] = __float2half_rn(v - __half2float(h));
+  for (int i = 2 * static_cast<int>(threadIdx.x); i < p.out.stride; i += 512) {
+    const int from = half_value_at(i);
+    const float a = from < p.x.d ? x[from] * factor : 0.0F;
+    const float b = from + 1 < p.x.d ? x[from + 1] * factor : 0.0F;
+    const uint32_t h = pack(a, b);
+    *reinterpret_cast<uint32_t*>(high + i) = h;
+    if (low != nullptr) {
+      const __half2 rounded = *reinterpret_cast<const __half2*>(&h);
+      *reinterpret_cast<uint32_t*>(low + i) = pack(a - __low2float(rounded), b - __high2float(rounded));
+    }
   }
 }
 
@@ -269,12 +283,14 @@ __global__ void __launch_bounds__(256) count_kernel(const __grid_constant__ Sort
   p.counts[expert] = sum;
 }
 
-// Places the slots of an expert in token order and lists its tiles; the block after the last ends the list.
-__global__ void __launch_bounds__(256) place_kernel(const __grid_constant__ SortParams p) {
-  __shared__ int scratch[8];
+// Places the slots of an expert in token order and lists its tiles; the block after the last ends the list. A
+// thread takes a run of neighbouring slots.
+constexpr int kPlacers = 1024;
+__global__ void __launch_bounds__(kPlacers) place_kernel(const __grid_constant__ SortParams p) {
+  __shared__ int counts[kPlacers / 32];
   __shared__ int bases[2];
   begin();
-  const int expert = static_cast<int>(blockIdx.x), n = p.n_tokens * p.k, tid = static_cast<int>(threadIdx.x);
+  const int expert = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x), lane = tid % 32;
   if (tid < 32) {
     int slots = 0, tiles = 0;
     for (int e = tid; e < expert; e += 32) slots += p.counts[e], tiles += div_up(p.counts[e], kGemmTokens);
@@ -282,41 +298,50 @@ __global__ void __launch_bounds__(256) place_kernel(const __grid_constant__ Sort
     if (tid == 0) bases[0] = slots, bases[1] = tiles;
   }
   __syncthreads();
-  int base = bases[0];
-  const int first_tile = bases[1];
+  const int base = bases[0], first_tile = bases[1];
   if (expert == p.n_experts) {
-    for (int i = first_tile + tid; i < p.max_tiles; i += 256) p.tile_expert[i] = -1;
+    for (int i = first_tile + tid; i < p.max_tiles; i += kPlacers) p.tile_expert[i] = -1;
     return;
   }
   const int count = p.counts[expert];
-  for (int i = tid; i < div_up(count, kGemmTokens); i += 256) {
+  for (int i = tid; i < div_up(count, kGemmTokens); i += kPlacers) {
     p.tile_expert[first_tile + i] = expert;
     p.tile_start[first_tile + i] = base + i * kGemmTokens;
     p.tile_count[first_tile + i] = min(kGemmTokens, count - i * kGemmTokens);
   }
   if (count == 0) return;
-  for (int first = 0; first < n; first += 256) {
-    const int i = first + tid;
-    const bool mine = i < n && p.ids[i / p.k * p.ids_stride + i % p.k] == expert;
-    const uint32_t votes = __ballot_sync(0xffffffffU, mine);
-    if (tid % 32 == 0) scratch[tid / 32] = __popc(votes);
-    __syncthreads();
-    int before = base, total = 0;
+  const int tokens = div_up(p.n_tokens, kPlacers);  // of a thread
+  const int from = min(tid * tokens, p.n_tokens), to = min(from + tokens, p.n_tokens);
+  int mine = 0;
+  for (int t = from; t < to; ++t) {
+    const int32_t* ids = p.ids + t * p.ids_stride;
+#pragma unroll 8
+    for (int s = 0; s < p.k; ++s) mine += ids[s] == expert ? 1 : 0;
+  }
+  int before = mine;  // then of this thread and those before it in the warp
 #pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      if (w < tid / 32) before += scratch[w];
-      total += scratch[w];
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffU, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) counts[tid / 32] = before;
+  __syncthreads();
+  int earlier = lane < tid / 32 ? counts[lane] : 0;
+  earlier = warp_sum(earlier);
+  if (mine == 0) return;
+  int at = base + earlier + before - mine;
+  for (int t = from; t < to; ++t) {
+    const int32_t* ids = p.ids + t * p.ids_stride;
+    for (int s = 0; s < p.k; ++s) {
+      if (ids[s] == expert) p.slots[at++] = t * p.k + s;
     }
-    if (mine) p.slots[before + __popc(votes & ((1U << (tid % 32)) - 1U))] = i;
-    base += total;
-    __syncthreads();
   }
 }
 
 template <Codec kCodec>
 constexpr int split_of() {
   if (kCodec == Codec::kF16 || kCodec == Codec::kBF16) return kActivations;
-  return kCodec == Codec::kBlocks ? kBoth : kNone;
+  return kCodec == Codec::kBlocks || kCodec == Codec::kF32 ? kBoth : kNone;
 }
 
 }  // namespace
@@ -330,7 +355,13 @@ Launch to_half(const HalfParams& p) {
   return make_launch("to_half", half_kernel, static_cast<unsigned>(p.n_rows), 256, p);
 }
 
+bool gemm_pairs(const DeviceMatrix& gate, const DeviceMatrix& up) {
+  return gate.codec == up.codec && gate.n_in == up.n_in && gate.n_out == up.n_out && warpgroup_fits(gate) &&
+         warpgroup_fits(up);
+}
+
 Launch gemm(const GemmParams& p) {
+  if (warpgroup_fits(p.weight)) return warpgroup_gemm(p);
   return with_codec(p.weight.codec, rows_aligned(p.weight), [&](auto tag) {
     constexpr Codec kCodec = decltype(tag)::kValue;
     constexpr int kSplit = split_of<kCodec>();
@@ -347,7 +378,7 @@ Launch sort_count(const SortParams& p) {
   return make_launch("sort_count", count_kernel, static_cast<unsigned>(p.n_experts), 256, p);
 }
 Launch sort_place(const SortParams& p) {
-  return make_launch("sort_place", place_kernel, static_cast<unsigned>(p.n_experts + 1), 256, p);
+  return make_launch("sort_place", place_kernel, static_cast<unsigned>(p.n_experts + 1), kPlacers, p);
 }
 
 }  // namespace synod::cuda

@@ -243,12 +243,24 @@ __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ Co
   const int64_t t = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x);
   if (i >= p.out.d) return;
+  const float* x = row_of(p.x, t * p.k) + i;
+  const float shared = p.shared.p != nullptr ? row_of(p.shared, t)[i] : 0.0F;
   float sum = 0.0F;
-  for (int s = 0; s < p.k; ++s) {
-    const float weight = p.weights == nullptr ? 1.0F : p.weights[t * p.weights_stride + s];
-    sum = fmaf(weight, row_of(p.x, t * p.k + s)[i], sum);
+  constexpr int kAtOnce = 8;  // loads before the first use
+  for (int first = 0; first < p.k; first += kAtOnce) {
+    float v[kAtOnce], weight[kAtOnce];
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+      const int at = min(first + s, p.k - 1);
+      v[s] = x[at * p.x.s1];
+      weight[s] = p.weights == nullptr ? 1.0F : p.weights[t * p.weights_stride + at];
+    }
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+      if (first + s < p.k) sum = fmaf(weight[s], v[s], sum);
+    }
   }
-  if (p.shared.p != nullptr) sum += row_of(p.shared, t)[i];
+  if (p.shared.p != nullptr) sum += shared;
   row_of(p.out, t)[i] = sum;
 }
 

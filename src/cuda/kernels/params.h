@@ -322,6 +322,8 @@ Launch combine_experts(const CombineParams& p);
 
 // ---- gemm.cu: many rows of activations (prefill).
 // x rounded to f16 after scaling by a power of two per row; `low` holds what rounding lost (or is null).
+// Values lie as the tensor cores' operand for weights wants its registers: of every 32, position 16 i + 8 j +
+// 2 part + e has value 8 part + 4 i + 2 j + e, so that a thread's weights are eight neighbours.
 struct HalfRows {
   uint16_t* high = nullptr;
   uint16_t* low = nullptr;
@@ -350,7 +352,14 @@ struct GemmParams {
   int32_t k = 1;           // slots per token
   int32_t x_per_slot = 0;  // x row of a slot: the slot, or slot / k
   int32_t n_groups = 0;    // GroupedLinear: x and out row t * n_groups + g
+  // Where gemm_pairs(weight, up): out = glu(weight x, up x), up_out (p may be null) = up x.
+  DeviceMatrix up;
+  View up_out;
+  int32_t pair = 0, act = 0;
+  float limit = 0.0F;
+  int64_t n_tiles = 0;  // set by gemm()
 };
+bool gemm_pairs(const DeviceMatrix& gate, const DeviceMatrix& up);
 inline constexpr int kGemmTokens = 128;  // tokens of one tile
 bool needs_low_half(const DeviceMatrix& m);
 Launch gemm(const GemmParams& p);
