@@ -81,15 +81,34 @@ __device__ __forceinline__ float split_weight(float top, float largest) {
   return top == -INFINITY ? 0.0F : exp2f(top - largest);
 }
 
+// Cosine and sine of each pair that the results are rotated by.
+__device__ __forceinline__ float2* turns() {
+  __shared__ float2 values[kMostTurns];
+  return values;
+}
+__device__ __forceinline__ void turn_pair(const AttentionParams& p, int column, float& a, float& b) {
+  const int pair = (column - p.turn_first) / 2;
+  if (column < p.turn_first || pair >= p.turn_pairs) return;
+  const float2 turn = turns()[pair];
+  const float turned = a * turn.x + b * turn.y;
+  b = b * turn.x - a * turn.y;
+  a = turned;
+}
+
 // Four values of the result at column 4 * quad; the lanes of a block of 32 columns come together.
 __device__ __forceinline__ void put_result(const AttentionParams& p, int token, int head, int quad,
                                            const float4& sum, float mass) {
-  const float4 x = make_float4(sum.x / mass, sum.y / mass, sum.z / mass, sum.w / mass);
+  float4 x = make_float4(sum.x / mass, sum.y / mass, sum.z / mass, sum.w / mass);
+  if (p.turn_pairs > 0) {
+    turn_pair(p, 4 * quad, x.x, x.y);
+    turn_pair(p, 4 * quad + 2, x.z, x.w);
+  }
   float* out = p.out.p + token * p.out.s0 + head * p.out.s1 + 4 * quad;
   out[0] = x.x, out[1] = x.y, out[2] = x.z, out[3] = x.w;
   if (p.digits.p == nullptr) return;
-  write_digits(p.digits.p + token * p.digits.stride, p.n_heads * p.head_dim,
-               (head * p.head_dim + 4 * quad) / 32, x, true, 255U << (threadIdx.x & 24U));
+  const int row = (token * p.n_heads + head) / p.digit_heads;
+  write_digits(p.digits.p + row * p.digits.stride, p.digit_heads * p.head_dim,
+               (head % p.digit_heads * p.head_dim + 4 * quad) / 32, x, true, 255U << (threadIdx.x & 24U));
 }
 
 // Whether this block is the last of `count` to come here; it then sees what the others have written.
@@ -230,6 +249,11 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
     }
     __syncwarp();
   };
+  for (int i = tid; i < p.turn_pairs; i += kThreads) {
+    float sine, cosine;
+    sincosf(static_cast<float>(p.turn_positions[token]) * p.turn_freqs[i], &sine, &cosine);
+    turns()[i] = make_float2(cosine, sine);
+  }
   const bool chosen = !window && p.selected != nullptr;  // by a kernel
   if (!chosen) look_up(begin_key, min(kBatchKeys, end_key - begin_key));
   begin();

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(32 * kWarps) gemv_kernel(const __grid_constant
         float sum = slices[warp][t][r];
         for (int i = 1; i < p.split; ++i) sum += slices[warp + i][t][r];
         float* out = row_of(part.out, static_cast<int64_t>(first + t) * p.n_groups + x_group);
-        out[row - x_group * p.rows_per_group + r] = sum;
+        out[row - x_group * p.rows_per_group + r] = sum * part.factor;
       }
     }
     if (first + pass < p.n_tokens) __syncthreads();
