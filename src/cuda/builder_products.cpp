@@ -596,6 +596,7 @@ void Builder::run(const IndexSelect& op) {
   if (p.batch.n_tokens == 0) return;
   const auto longest = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(step_.longest(op.batch))));
   p.max_rows = longest / p.ratio + 1;
+  SYNOD_ASSERT(p.head_dim % 4 == 0 && p.q.s0 % 4 == 0 && p.q.s1 % 4 == 0);
   p.scores = temporary<float>(p.batch.n_tokens * p.max_rows);
   if (p.max_rows > p.k) emit(index_scores(p));
   emit(index_top_k(p));

@@ -424,7 +424,12 @@ Launch split_for_heads(const AttentionParams& p) {
   // Mixed types and very long heads are rare: one kernel each.
   if constexpr (kQuads <= 4 && !std::is_same_v<Quad, AnyQuad>) {
     const int alike = p.n_heads / p.n_kv_heads;
-    if (alike % 4 == 0) return split_launch<Quad, kQuads, 4>(p);
+    // While there are fewer blocks than processors, two heads have more keys on their way than four. Results
+    // are equal where a block adds each sum by one thread.
+    constexpr int64_t kFewBlocks = 128;
+    const bool few =
+        kQuads == 4 && static_cast<int64_t>(p.n_splits) * (p.n_heads / 4) * p.n_tokens <= kFewBlocks;
+    if (alike % 4 == 0 && !few) return split_launch<Quad, kQuads, 4>(p);
     if (alike % 2 == 0) return split_launch<Quad, kQuads, 2>(p);
   }
   return split_launch<Quad, kQuads, 1>(p);

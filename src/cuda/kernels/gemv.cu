@@ -267,7 +267,10 @@ Launch gemv(const GemvParams& p) {
     if constexpr (kCodec == Codec::kF16) {
       if (p.n_tokens == 1) {
         if (p.n_rows > 65536 && rows_pair) return gemv_launch<kCodec, 1, 4>(p);
-        if (p.n_rows > 16384 && rows_pair) return gemv_launch<kCodec, 1, 2>(p);
+        // More blocks of single rows than fit at once.
+        constexpr int64_t kManyBlocks = 2048;
+        const bool many = p.n_rows * split_of<kCodec>(p.parts[0].weight) >= kManyBlocks * kWarps;
+        if (many && rows_pair) return gemv_launch<kCodec, 1, 2>(p);
         return gemv_launch<kCodec, 1, 1>(p);
       }
       if (!rows_pair) return gemv_launch<kCodec, 1, 1>(p);

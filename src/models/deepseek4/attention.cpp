@@ -20,7 +20,9 @@ void Deepseek4::attention(int64_t layer, const Tensor& out, const Tensor& x, Ste
   const Tensor queries = ws.f32({n, c.n_heads, c.head_dim}, "queries");
   const Tensor heads = ws.f32({n, c.n_heads, c.head_dim}, "head outputs");
   Tensor selected;
-  if (ratio(layer) == kRatioSparse) selected = ws.i32({n, c.index_top_k}, "selected rows");
+  if (ratio(layer) == kRatioSparse && selects_rows(step)) {
+    selected = ws.i32({n, c.index_top_k}, "selected rows");
+  }
   {
     const Workspace::Scope inner(ws);
     const Projected projected = project_input(layer, x, step);
@@ -30,6 +32,16 @@ void Deepseek4::attention(int64_t layer, const Tensor& out, const Tensor& x, Ste
   }
   attend(layer, heads, queries, selected, step);
   output_projection(layer, out, heads, step);
+}
+
+// Whether a token may see more compressed rows than it attends to; otherwise it attends to all of them, and
+// nobody needs index queries. A dry run shows every op.
+bool Deepseek4::selects_rows(const Step& step) const {
+  if (step.be.is_dry()) return true;
+  for (int64_t s = 0; s < step.batch.n_sequences(); ++s) {
+    if (step.batch.total(s) / kRatioSparse > config_.index_top_k) return true;
+  }
+  return false;
 }
 
 // All products of the layer's input are neighbours, so that a backend may share launches.
@@ -62,6 +74,7 @@ Deepseek4::Projected Deepseek4::project_input(int64_t layer, const Tensor& x, St
   if (ratio(layer) == kRatioSparse) {
     const Stage stage(be, layer, "indexer");
     p.index_state = state_of(w.indexer.compressor, "index_compressor");
+    if (!selects_rows(step)) return p;
     p.index_queries = ws.f32({n, c.n_index_heads, c.index_dim}, "index queries");
     p.beta = ws.f32({n, c.n_index_heads}, "index head weights");
     be(Linear{.out = p.beta, .x = x, .weight = w.indexer.beta});

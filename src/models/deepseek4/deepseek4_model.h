@@ -112,12 +112,12 @@ class Deepseek4 final : public Model {
 
     Workspace& ws() const { return be.workspace(); }
   };
-  // What a layer's input becomes before rows are written; the last three are absent without an indexer.
+  // What a layer's input becomes before rows are written; the last two are absent where none are selected.
   struct Projected {
     Tensor latent;         // f32 [n_tokens, q_rank]
     Tensor kv;             // f32 [n_tokens, head_dim]
     Tensor state;          // f32 [n_tokens, 2 * width] of the compressor; absent without one
-    Tensor index_state;    // the same of the indexer's
+    Tensor index_state;    // the same of the indexer's; absent without one
     Tensor index_queries;  // f32 [n_tokens, n_index_heads, index_dim], not yet computed
     Tensor beta;           // f32 [n_tokens, n_index_heads]
   };
@@ -131,6 +131,7 @@ class Deepseek4 final : public Model {
 
   // out, x: f32 [n_tokens, d_model]
   void attention(int64_t layer, const Tensor& out, const Tensor& x, Step& step) const;
+  bool selects_rows(const Step& step) const;
   Projected project_input(int64_t layer, const Tensor& x, Step& step) const;
   void queries_and_window(int64_t layer, const Tensor& queries, const Projected& p, Step& step) const;
   void compress(int64_t layer, const Projected& p, Step& step) const;
