@@ -194,11 +194,14 @@ __device__ void merge(const AttentionParams& p, int token, int first_head, float
   if (!result && tid < kHeads) *reinterpret_cast<float2*>(slot(tid, 0)) = totals[tid];
 }
 
-template <typename Quad, int kQuads, int kHeads>
-__global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constant__ AttentionParams p) {
-  constexpr int kGroups = kWarps / kQuads;                              // of warps, a key each
-  constexpr int kGroupKeys = kBatchKeys / kGroups;                      // of a group in a batch
-  constexpr int kMostStep = (kHeads < 4 ? 32 : 16) / Quad::kRegisters;  // what registers hold twice
+// kFew: one block of a processor, with twice as many keys on their way.
+template <typename Quad, int kQuads, int kHeads, bool kFew>
+__global__ void __launch_bounds__(kThreads, kFew ? 1 : 2)
+    split_kernel(const __grid_constant__ AttentionParams p) {
+  constexpr int kGroups = kWarps / kQuads;          // of warps, a key each
+  constexpr int kGroupKeys = kBatchKeys / kGroups;  // of a group in a batch
+  constexpr int kMostStep =
+      (kHeads < 4 ? 32 : 16) * (kFew ? 2 : 1) / Quad::kRegisters;  // what registers hold twice
   constexpr int kStep = kGroupKeys < kMostStep ? kGroupKeys : kMostStep;
   constexpr int kSteps = kGroupKeys / kStep;
   constexpr int kSums = 16 / kHeads < kStep ? 16 / kHeads : kStep;  // keys whose logits are summed together
@@ -410,12 +413,12 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
   }
 }
 
-template <typename Quad, int kQuads, int kHeads>
+template <typename Quad, int kQuads, int kHeads, bool kFew = false>
 Launch split_launch(const AttentionParams& p) {
   const dim3 grid(static_cast<unsigned>(p.n_splits), static_cast<unsigned>(p.n_heads / kHeads),
                   static_cast<unsigned>(p.n_tokens));
   const int merged = std::max(std::min(p.n_splits, kDirectSplits), div_up(p.n_splits, kGroupSplits));
-  return make_launch("attention", split_kernel<Quad, kQuads, kHeads>, grid, kThreads, p,
+  return make_launch("attention", split_kernel<Quad, kQuads, kHeads, kFew>, grid, kThreads, p,
                      sizeof(float2) * kHeads * static_cast<size_t>(merged));
 }
 
@@ -426,10 +429,13 @@ Launch split_for_heads(const AttentionParams& p) {
     const int alike = p.n_heads / p.n_kv_heads;
     // While there are fewer blocks than processors, two heads have more keys on their way than four. Results
     // are equal where a block adds each sum by one thread.
-    constexpr int64_t kFewBlocks = 128;
-    const bool few =
-        kQuads == 4 && static_cast<int64_t>(p.n_splits) * (p.n_heads / 4) * p.n_tokens <= kFewBlocks;
-    if (alike % 4 == 0 && !few) return split_launch<Quad, kQuads, 4>(p);
+    if constexpr (kQuads == 4) {
+      constexpr int64_t kFewBlocks = 128;
+      const int64_t blocks = static_cast<int64_t>(p.n_splits) * (p.n_heads / 2) * p.n_tokens;
+      if (alike % 2 == 0 && blocks <= kFewBlocks) return split_launch<Quad, kQuads, 2, true>(p);
+      if (alike % 2 == 0 && blocks <= 2 * kFewBlocks) return split_launch<Quad, kQuads, 2>(p);
+    }
+    if (alike % 4 == 0) return split_launch<Quad, kQuads, 4>(p);
     if (alike % 2 == 0) return split_launch<Quad, kQuads, 2>(p);
   }
   return split_launch<Quad, kQuads, 1>(p);

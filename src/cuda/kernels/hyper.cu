@@ -123,7 +123,8 @@ __device__ __forceinline__ float reciprocal(float v) {
 }
 
 // Four streams: every lane holds all of c, so that a step waits for no other lane. Rounding errors of the
-// reciprocals do not add up, as every step norms anew.
+// reciprocals do not add up, as every step norms anew; an iteration that changes nothing but roundings is the
+// last.
 __device__ void sinkhorn_four(float* c, float eps, int iterations) {
   float v[4][4];
 #pragma unroll
@@ -137,20 +138,25 @@ __device__ void sinkhorn_four(float* c, float eps, int iterations) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) v[j][k] = v[j][k] / sum + eps;
   }
+  float change = 0.0F;  // largest of an iteration
   const auto norm_columns = [&] {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float f = reciprocal((v[0][k] + v[1][k]) + (v[2][k] + v[3][k]) + eps);
+      change = fmaxf(change, fabsf(f - 1.0F));
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j][k] *= f;
     }
   };
   norm_columns();
+  change = 1.0F;  // that was half of one
 #pragma unroll 1
-  for (int i = 1; i < iterations; ++i) {
+  for (int i = 1; i < iterations && !(change <= 0x1p-22F); ++i) {
+    change = 0.0F;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float f = reciprocal((v[j][0] + v[j][1]) + (v[j][2] + v[j][3]) + eps);
+      change = fmaxf(change, fabsf(f - 1.0F));
 #pragma unroll
       for (int k = 0; k < 4; ++k) v[j][k] *= f;
     }
