@@ -10,17 +10,6 @@
 
 namespace synod::cuda {
 
-Builder::Builder(const Step& step, WeightStore& weights, Scratch& scratch, uint32_t* status,
-                 uint32_t* tickets)
-    : step_(step), weights_(weights), scratch_(scratch), status_(status), tickets_(tickets) {}
-
-Builder::~Builder() {
-  end_op();
-  for (const Cached& c : cached_) {
-    for (std::byte* data : c.memory) scratch_.give_back(data);
-  }
-}
-
 namespace {
 
 // Calls write(tensor) for what an op writes outside the cache.
@@ -34,13 +23,44 @@ struct Writes : OperandVisitor {
 
 }  // namespace
 
+template <typename Visit>
+void Builder::visit_writes(size_t i, Visit&& visit) const {
+  std::visit(
+      [&](const auto& op) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(op)>, std::monostate>) {
+          Writes writes(visit);
+          op.visit(writes);
+        }
+      },
+      step_.ops()[i].op);
+}
+
+Builder::Builder(const Step& step, WeightStore& weights, Scratch& scratch, uint32_t* status,
+                 uint32_t* tickets)
+    : step_(step), weights_(weights), scratch_(scratch), status_(status), tickets_(tickets) {
+  for (size_t i = 0; i < step_.ops().size(); ++i) {
+    visit_writes(i, [&](const Tensor& t) {
+      if (!step_.on_device(t.data)) written_outside_.push_back(memory_of(t));
+    });
+  }
+}
+
+Builder::~Builder() {
+  end_op();
+  for (const Cached& c : cached_) {
+    for (std::byte* data : c.memory) scratch_.give_back(data);
+  }
+}
+
 std::vector<PlannedLaunch> Builder::build() {
   const std::span<const StepOp> ops = step_.ops();
   for (index_ = 0; index_ < ops.size();) {
     label_ = ops[index_].label;
-    size_t taken = fuse_hyper();
-    if (taken == 0) taken = fuse_heads();
-    if (taken == 0) taken = fuse_products();
+    size_t taken = 0;
+    for (const auto fuse : {&Builder::fuse_hyper, &Builder::fuse_heads, &Builder::fuse_states,
+                            &Builder::fuse_compress, &Builder::fuse_attention, &Builder::fuse_products}) {
+      if (taken == 0) taken = (this->*fuse)();
+    }
     if (taken == 0) {
       std::visit([&](const auto& op) { run(op); }, ops[index_].op);
       taken = 1;
@@ -53,18 +73,6 @@ std::vector<PlannedLaunch> Builder::build() {
   }
   flush_rows();
   return std::move(launches_);
-}
-
-template <typename Visit>
-void Builder::visit_writes(size_t i, Visit&& visit) const {
-  std::visit(
-      [&](const auto& op) {
-        if constexpr (!std::is_same_v<std::decay_t<decltype(op)>, std::monostate>) {
-          Writes writes(visit);
-          op.visit(writes);
-        }
-      },
-      step_.ops()[i].op);
 }
 
 bool Builder::writes(size_t i, const Tensor& rows) const {

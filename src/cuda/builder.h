@@ -4,7 +4,9 @@
 // - element-wise ops and norms over rows of one width become one row program, with the digits that the next
 //   product wants as its last step;
 // - norms, rotations and cache writes of heads become one head program;
-// - hyper-connection mix, collapse and norm share a launch;
+// - hyper-connection mix, collapse and norm share a launch, and the end of a site that of the next one's
+//   products;
+// - state rows of a layer's compressors become one launch, and so does what they do with closed blocks;
 // - products of one input share a launch, which also gates two of them and writes the digits that the next
 //   product wants; experts run as gate-up and down-and-combine.
 // A product of up to kDecodeTokens rows runs on integer tiles (tiles.cu; the decode class), more as f16 tiles
@@ -19,6 +21,7 @@
 
 #include "cuda/scratch.h"
 #include "cuda/step.h"
+#include "cuda/views.h"
 #include "cuda/weight_store.h"
 
 namespace synod::cuda {
@@ -43,6 +46,7 @@ class Builder {
   struct Product {
     const DeviceMatrix* weight;
     View out;
+    float factor = 1.0F;
   };
   // Rows of activations as a kernel input: address and shape tell them apart.
   struct Rows {
@@ -66,6 +70,9 @@ class Builder {
   }
   size_t fuse_heads();  // ops taken from index_ on; 0 = none
   size_t fuse_hyper();
+  size_t fuse_states();
+  size_t fuse_compress();
+  size_t fuse_attention();
   size_t fuse_products();
 
   const DeviceMatrix& device(const Matrix& m, bool as_float = false);
@@ -81,7 +88,9 @@ class Builder {
   struct Tiles;
   Tiles sort_slots(const Tensor& ids, int64_t n_experts);
   void attention(AttentionParams p, int64_t n_tokens, int64_t longest);
-  void hyper_mix(const HcMix& op, const HcCollapse* collapse, const RmsNorm* norm);
+  void attention_digits(AttentionParams& p, size_t next, const Tensor& out);
+  void hyper_mix(const HcMix& op, const HcPost* post, const HcCollapse* collapse, const RmsNorm* norm,
+                 const DigitRows& normed);
   void route(RouteParams p, const Tensor& ids, const Tensor& weights, const Tensor& logits);
 
   // Forms of activations that products read; made once per input, dropped when the input is written.
@@ -89,10 +98,11 @@ class Builder {
   HalfRows halves(const Rows& x, bool low);
   DigitRows digits_for(size_t next, const Tensor& out);
   DigitRows make_digits(const Rows& x);
-  bool feeds_tiles(const Tensor& rows);
+  bool feeds_tiles(const Tensor& rows, size_t next);
   template <typename Visit>
   void visit_writes(size_t i, Visit&& visit) const;  // tensors that op i writes outside the cache
   bool writes(size_t i, const Tensor& rows) const;   // whether it writes over them
+  bool settled(const Tensor& t) const;
   void wrote(const Tensor& t);
   void wrote(const std::byte* begin, const std::byte* end);
 
@@ -118,6 +128,7 @@ class Builder {
   std::vector<PlannedLaunch> launches_;
   std::optional<TileParams> side_;  // gated products that wait for the launch of the next op, ExpertFfn
   std::map<const int32_t*, size_t> chosen_;  // launch that wrote these expert ids
+  std::vector<Extent> written_outside_;      // by the step's ops, of memory that is no backend's allocation
   size_t index_ = 0;                         // of the op being built
   uint32_t label_ = 0;                       // of it
   RowProgram rows_;                          // open row program

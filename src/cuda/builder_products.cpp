@@ -65,6 +65,12 @@ size_t Builder::fuse_products() {
   }
   if (taken == 0 || x->dim(0) == 0) return taken;
   const Rows rows{.view = view_of(*x), .n = x->dim(0)};
+  const auto* scale = op_at<Scale>(index_ + taken);
+  if (scale != nullptr && !scale->by && rows.n <= kDecodeTokens) {
+    const auto part = std::ranges::find_if(
+        parts, [&](const Product& product) { return same(product.out, view_of(scale->x)); });
+    if (part != parts.end()) part->factor = scale->factor, ++taken;
+  }
   const auto* glu = op_at<Glu>(index_ + taken);
   if (glu != nullptr && gated_products(*glu, parts, rows, index_ + taken + 1)) return taken + 1;
   products(parts, rows);
@@ -74,6 +80,7 @@ size_t Builder::fuse_products() {
 // Two matrices of one codec whose outputs a Glu combines in place.
 bool Builder::gated_products(const Glu& op, std::span<const Product> parts, const Rows& x, size_t next) {
   if (parts.size() != 2 || op.row_weight) return false;
+  if (parts[0].factor != 1.0F || parts[1].factor != 1.0F) return false;
   const DeviceMatrix &gate = *parts[0].weight, &up = *parts[1].weight;
   const bool many = x.n > kDecodeTokens;
   if (many ? !gemm_pairs(gate, up)
@@ -122,10 +129,13 @@ bool Builder::joins_experts(const TileParams& pair, const ExpertFfn& op) {
 // Digits of an op's output, to be written by its launch, when op `next` is a product that reads them.
 DigitRows Builder::digits_for(size_t next, const Tensor& out) {
   const auto* linear = op_at<Linear>(next);
-  if (linear == nullptr || linear->x.data != out.data || linear->x.dim(0) > kDecodeTokens) return {};
-  if (!out.is_contiguous() || !linear->x.is_contiguous() || linear->x.size() != out.size()) return {};
-  if (!takes_tiles(device(linear->weight))) return {};
-  return make_digits({.view = view_of(linear->x), .n = linear->x.dim(0)});
+  const auto* grouped = op_at<GroupedLinear>(next);
+  if (linear == nullptr && grouped == nullptr) return {};
+  const Tensor& x = linear != nullptr ? linear->x : grouped->x;
+  if (x.data != out.data || x.dim(0) > kDecodeTokens || x.inner() % 32 != 0) return {};
+  if (!out.is_contiguous() || !x.is_contiguous() || x.size() != out.size()) return {};
+  if (!takes_tiles(device(linear != nullptr ? linear->weight : grouped->weight))) return {};
+  return make_digits({.view = view_of(x), .n = x.rows()});
 }
 
 // Room for digits that a launch of this op writes.
@@ -160,7 +170,8 @@ void Builder::products(std::span<const Product> parts, const Rows& x) {
     int64_t n_rows = 0;
     for (size_t j = i; j < parts.size(); ++j) {
       if (done[j] || parts[j].weight->codec != first.codec || n_parts == kMaxParts) continue;
-      shared[static_cast<size_t>(n_parts++)] = {.weight = *parts[j].weight, .out = parts[j].out};
+      shared[static_cast<size_t>(n_parts++)] = {
+          .weight = *parts[j].weight, .out = parts[j].out, .factor = parts[j].factor};
       n_rows += parts[j].weight->n_out;
       done[j] = true;
     }
@@ -543,11 +554,26 @@ void Builder::run(const Attention& op) {
   p.head_dim = static_cast<int32_t>(op.q.dim(2));
   p.window = static_cast<int32_t>(op.window);
   p.scale = op.scale;
-  if (op.q.dim(0) <= kDecodeTokens && p.head_dim % 32 == 0) p.digits = digits_for(index_ + 1, op.out);
+  attention_digits(p, index_ + 1, op.out);
   attention(p, op.q.dim(0), step_.longest(op.batch));
 }
 
-void Builder::run(const SparseAttention& op) {
+void Builder::attention_digits(AttentionParams& p, size_t next, const Tensor& out) {
+  if (out.dim(0) > kDecodeTokens || p.head_dim % 32 != 0) return;
+  const auto* grouped = op_at<GroupedLinear>(next);
+  const int64_t groups = grouped == nullptr ? 1 : grouped->x.dim(1);
+  if (p.n_heads % groups != 0) return;
+  p.digits = digits_for(next, out);
+  p.digit_heads = p.n_heads / static_cast<int32_t>(groups);
+}
+
+void Builder::run(const SparseAttention&) { SYNOD_ASSERT(false); }  // fuse_attention() takes them
+
+// SparseAttention and the rotation of its results.
+size_t Builder::fuse_attention() {
+  const auto* sparse = op_at<SparseAttention>(index_);
+  if (sparse == nullptr) return 0;
+  const SparseAttention& op = *sparse;
   AttentionParams p{.out = view_of(op.out), .q = view_of(op.q), .k = step_.table(op.window_rows)};
   p.v = p.k;
   p.compressed = step_.table(op.compressed);
@@ -560,7 +586,20 @@ void Builder::run(const SparseAttention& op) {
   p.window = static_cast<int32_t>(op.window), p.ratio = static_cast<int32_t>(op.ratio);
   p.shared_kv = 1;
   p.scale = op.scale;
+  size_t taken = 1;
+  const auto* turn = op_at<Rope>(index_ + 1);
+  if (turn != nullptr && op.q.dim(0) <= kDecodeTokens && turn->x.rank == op.out.rank &&
+      same(view_of(turn->x), p.out) && turn->inverse && turn->layout == Rope::Layout::kInterleaved &&
+      turn->first % 2 == 0 && turn->freqs.dim(0) <= kMostTurns && settled(turn->positions)) {
+    p.turn_positions = turn->positions.as<int32_t>();
+    p.turn_freqs = turn->freqs.as<float>();
+    p.turn_pairs = static_cast<int32_t>(turn->freqs.dim(0));
+    p.turn_first = static_cast<int32_t>(turn->first);
+    taken = 2;
+  }
+  attention_digits(p, index_ + taken, op.out);
   attention(p, op.q.dim(0), step_.longest(op.batch));
+  return taken;
 }
 
 void Builder::run(const IndexSelect& op) {
@@ -573,6 +612,7 @@ void Builder::run(const IndexSelect& op) {
   if (p.batch.n_tokens == 0) return;
   const auto longest = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(step_.longest(op.batch))));
   p.max_rows = longest / p.ratio + 1;
+  SYNOD_ASSERT(p.head_dim % 4 == 0 && p.q.s0 % 4 == 0 && p.q.s1 % 4 == 0);
   p.scores = temporary<float>(p.batch.n_tokens * p.max_rows);
   if (p.max_rows > p.k) emit(index_scores(p));
   emit(index_top_k(p));

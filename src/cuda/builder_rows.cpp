@@ -14,29 +14,30 @@ void Builder::run(const RmsNorm& op) {
                    .eps = op.eps,
                    .factor = op.factor},
                   op.x.rows(), view_of(op.x).d);
-  if (feeds_tiles(op.out)) {
+  if (feeds_tiles(op.out, index_ + 1)) {
     const Rows rows{.view = view_of(op.out), .n = op.out.dim(0)};
     append_row_step({.kind = RowStep::kDigits, .a = rows.view, .digits = make_digits(rows)}, rows.n,
                     rows.view.d);
   }
 }
 
-// Whether a product that comes soon reads the rows as digits, which are then the row program's last step.
-bool Builder::feeds_tiles(const Tensor& rows) {
+// Whether a product from op `next` on that comes soon reads the rows as digits, which the launch that makes
+// the rows then writes as well.
+bool Builder::feeds_tiles(const Tensor& rows, size_t next) {
   if (rows.rank != 2 || rows.dim(0) > kDecodeTokens || view_of(rows).d % 32 != 0) return false;
   constexpr size_t kSoon = 10;
   const auto reads = [&](const Tensor& x) {
     return same(view_of(x), view_of(rows)) && x.dim(0) == rows.dim(0);
   };
-  for (size_t i = index_ + 1; i <= index_ + kSoon && i < step_.ops().size(); ++i) {
+  for (size_t i = next; i < next + kSoon && i < step_.ops().size(); ++i) {
     if (const auto* linear = op_at<Linear>(i); linear != nullptr && reads(linear->x)) {
-      return uses_digits(device(linear->weight));
+      if (uses_digits(device(linear->weight))) return true;
     }
     if (const auto* several = op_at<Projections>(i); several != nullptr && reads(several->x)) {
-      return uses_digits(device(several->parts[0].weight));
+      if (uses_digits(device(several->parts[0].weight))) return true;
     }
     if (const auto* experts = op_at<ExpertFfn>(i); experts != nullptr && reads(experts->x)) {
-      return uses_digits(device(experts->gate));
+      if (uses_digits(device(experts->gate))) return true;
     }
     if (writes(i, rows)) return false;
   }
@@ -135,15 +136,15 @@ size_t Builder::fuse_heads() {
       item->eps = norm->eps, item->factor = norm->factor;
     } else if (const auto* turn = op_at<Rope>(i)) {
       if (turn->inverse) break;
-      const bool alike =
-          rotation == nullptr ||
-          (rotation->positions.data == turn->positions.data && rotation->freqs.data == turn->freqs.data &&
-           rotation->layout == turn->layout && rotation->first == turn->first);
+      const bool alike = rotation == nullptr ||
+                         (rotation->positions.data == turn->positions.data &&
+                          rotation->freqs.data == turn->freqs.data && rotation->layout == turn->layout);
       HeadItem* item = item_of(turn->x);
       if (!alike || (item != nullptr && (item->rotate != 0 || item->store != 0))) break;
-      if (item == nullptr) break;  // a rotation alone has its own kernel
+      if (item == nullptr) item = add_item(turn->x, turn->x);
+      if (item == nullptr) break;
       rotation = turn;
-      item->rotate = 1;
+      item->rotate = 1, item->first = static_cast<int32_t>(turn->first);
     } else if (const auto* write = op_at<CacheWrite>(i)) {
       HeadItem* item = item_of(write->x);
       if (item == nullptr || item->store != 0 || write->tokens_per_row != 1) break;
@@ -186,7 +187,6 @@ size_t Builder::fuse_heads() {
     p.positions = rotation->positions.as<int32_t>();
     p.freqs = rotation->freqs.as<float>();
     p.n_pairs = static_cast<int32_t>(rotation->freqs.dim(0));
-    p.first = static_cast<int32_t>(rotation->first);
     p.interleaved = rotation->layout == Rope::Layout::kInterleaved ? 1 : 0;
   }
   if (batch != nullptr) p.batch = step_.batch(batch);
@@ -250,39 +250,55 @@ void Builder::run(const CacheWrite& op) {
                     .status = status()}));
 }
 
-void Builder::run(const CompressPool& op) {
-  if (op.out.dim(0) == 0) return;
-  emit(compress_pool({.out = view_of(op.out),
-                      .state = step_.table(op.state),
-                      .batch = step_.batch(op.batch),
-                      .ratio = static_cast<int32_t>(op.ratio),
-                      .overlap = op.overlap ? 1 : 0,
-                      .n_rows = static_cast<int32_t>(op.out.dim(0))}));
+namespace {
+
+HcPostParams post_params(const HcPost& op) {
+  SYNOD_ASSERT(op.x.dim(1) <= 8);
+  return {.out = view_of(op.out),
+          .x = view_of(op.x),
+          .y = view_of(op.y),
+          .post = op.post.as<float>(),
+          .comb = op.comb.as<float>(),
+          .n_tokens = static_cast<int32_t>(op.x.dim(0)),
+          .n_streams = static_cast<int32_t>(op.x.dim(1))};
 }
 
-void Builder::run(const Compress&) { SYNOD_ASSERT(false); }  // lowered before it is recorded
+}  // namespace
 
-// HcMix, the collapse by its weights and the norm of the result.
+// HcPost of the site before, HcMix, the collapse by its weights and the norm of the result.
 size_t Builder::fuse_hyper() {
-  const auto* mix = op_at<HcMix>(index_);
+  const auto* post = op_at<HcPost>(index_);
+  const size_t first = post == nullptr ? 0 : 1;  // op of the mix
+  const auto* mix = op_at<HcMix>(index_ + first);
   if (mix == nullptr) return 0;
-  constexpr int64_t kWidest = 7680;  // the workers of hc_weights hold a row in registers
-  const auto* collapse = op_at<HcCollapse>(index_ + 1);
+  if (post != nullptr && !(mix->x.dim(0) < kHcTokens && post->out.rank == mix->x.rank &&
+                           post->out.dim(0) == mix->x.dim(0) && same(view_of(post->out), view_of(mix->x)))) {
+    return 0;
+  }
+  label_ = step_.ops()[index_ + first].label;
+  constexpr int64_t kWidest = 8192;  // the workers of hc_weights hold a row in registers
+  const auto* collapse = op_at<HcCollapse>(index_ + first + 1);
   if (collapse != nullptr && (collapse->x.data != mix->x.data || collapse->weights.data != mix->pre.data ||
                               collapse->x.dim(2) > kWidest)) {
     collapse = nullptr;
   }
-  const auto* norm = collapse == nullptr ? nullptr : op_at<RmsNorm>(index_ + 2);
+  const auto* norm = collapse == nullptr ? nullptr : op_at<RmsNorm>(index_ + first + 2);
   // The collapse itself is not kept, so the norm must replace it.
   if (norm != nullptr &&
       (norm->x.data != collapse->out.data || norm->out.data != norm->x.data || norm->factor != 1.0F)) {
     norm = nullptr;
   }
-  hyper_mix(*mix, collapse, norm);
-  return collapse == nullptr ? 1 : norm == nullptr ? 2 : 3;
+  const size_t taken = first + (collapse == nullptr ? 1 : norm == nullptr ? 2 : 3);
+  DigitRows normed;
+  if (norm != nullptr && feeds_tiles(norm->out, index_ + taken)) {
+    normed = make_digits({.view = view_of(norm->out), .n = norm->out.dim(0)});
+  }
+  hyper_mix(*mix, post, collapse, norm, normed);
+  return taken;
 }
 
-void Builder::hyper_mix(const HcMix& op, const HcCollapse* collapse, const RmsNorm* norm) {
+void Builder::hyper_mix(const HcMix& op, const HcPost* post, const HcCollapse* collapse, const RmsNorm* norm,
+                        const DigitRows& normed) {
   if (op.x.dim(0) == 0) return;
   const DeviceMatrix& fn = device(op.fn, true);
   SYNOD_ASSERT(fn.codec == Codec::kF32 && op.x.dim(1) <= 8);
@@ -297,17 +313,19 @@ void Builder::hyper_mix(const HcMix& op, const HcCollapse* collapse, const RmsNo
   p.pre = op.pre.as<float>(), p.post = op.post.as<float>(), p.comb = op.comb.as<float>();
   p.norm_eps = op.norm_eps, p.eps = op.eps;
   p.iterations = static_cast<int32_t>(op.iterations);
+  if (post != nullptr) p.before = post_params(*post);
   if (collapse != nullptr) p.collapsed = view_of(collapse->out);
   if (norm != nullptr) {
     p.normed = view_of(norm->out);
     p.norm = norm->weight ? norm->weight.as<float>() : nullptr;
     p.out_eps = norm->eps;
+    p.digits = normed;
   }
   emit(hc_products(p));
   emit(hc_weights(p));
 }
 
-void Builder::run(const HcMix& op) { hyper_mix(op, nullptr, nullptr); }
+void Builder::run(const HcMix&) { SYNOD_ASSERT(false); }  // fuse_hyper() takes them
 
 void Builder::run(const HcHeadMix& op) {
   if (op.x.dim(0) == 0) return;
@@ -347,15 +365,7 @@ void Builder::run(const HcCollapse& op) {
 }
 
 void Builder::run(const HcPost& op) {
-  if (op.x.dim(0) == 0) return;
-  SYNOD_ASSERT(op.x.dim(1) <= 8);
-  emit(hc_post({.out = view_of(op.out),
-                .x = view_of(op.x),
-                .y = view_of(op.y),
-                .post = op.post.as<float>(),
-                .comb = op.comb.as<float>(),
-                .n_tokens = static_cast<int32_t>(op.x.dim(0)),
-                .n_streams = static_cast<int32_t>(op.x.dim(1))}));
+  if (op.x.dim(0) > 0) emit(hc_post(post_params(op)));
 }
 
 }  // namespace synod::cuda

@@ -408,5 +408,181 @@ TEST(CudaOps, Compressors) {
   }
 }
 
+// A copy in the backend's own memory, where ops may share a launch.
+Tensor on_backend(Backend& be, const F32& x) {
+  const Tensor host = x, copy = be.workspace().f32({host.dim(0), host.rows() / host.dim(0) * host.inner()});
+  const F32 zeros({copy.dim(0), copy.inner()});
+  be(Add{.out = copy, .a = host.reshape({copy.dim(0), copy.inner()}), .b = zeros});
+  be.join();
+  return copy;
+}
+Values values_of(Backend& be, const Tensor& t) {
+  F32 out({t.dim(0), t.inner()});
+  const F32 zeros({t.dim(0), t.inner()});
+  be(Add{.out = out, .a = t, .b = zeros});
+  be.join();
+  return out.values();
+}
+
+// As a layer of DeepSeek issues them: state rows of two compressors, then the blocks that close.
+TEST(CudaOps, TwoCompressorsOfALayer) {
+  SYNOD_NEED_GPU();
+  const int64_t ratio = 4, dims[] = {64, 256};
+  for (const auto& sequences : std::vector<std::vector<std::pair<int64_t, int64_t>>>{
+           {{7, 1}}, {{0, 4}}, {{6, 7}, {0, 3}, {4, 4}, {127, 1}}, {{8, 90}}}) {
+    const Batch batch(sequences);
+    const int64_t n = batch.view()->n_tokens(), n_seq = batch.view()->n_sequences();
+    std::vector<int32_t> slots;
+    for (int64_t t = 0; t < n; ++t) slots.push_back(batch.view()->positions.as<const int32_t>()[t] % 4);
+    const I32 ids({n}, slots);
+    const F32 freqs({16}, normal_values(16, 71)), norm({dims[1]}, normal_values(dims[1], 70));
+    for (const bool rounds : {false, true}) {
+      expect_close("compressors", rounds ? 2e-2 : kFloat, [&](Backend& be) {
+        const Workspace::Scope scope(be.workspace());
+        std::vector<std::unique_ptr<BackendRows>> states, rows;
+        std::vector<Tensor> x, terms;
+        std::vector<StoredMatrix> tables;
+        for (const int64_t d : dims) {
+          states.push_back(std::make_unique<BackendRows>(be, DType::kF32, 4 * d, 8, n_seq, 128));
+          rows.push_back(std::make_unique<BackendRows>(be, DType::kF32, d, 8, n_seq, 32));
+          states.back()->fill(128, 72), rows.back()->fill(32, 73, ratio);
+          x.push_back(on_backend(be, F32({n, 4 * d}, normal_values(n * 4 * d, 74))));
+          terms.push_back(be.workspace().f32({n, 2 * d}));
+          tables.emplace_back(DType::kF32, ratio, 2 * d, 75);
+        }
+        for (size_t i = 0; i < 2; ++i) {
+          const Tensor scores = x[i].slice(1, 2 * dims[i], 4 * dims[i]);
+          be(Embed{.out = terms[i], .ids = ids, .table = tables[i]});
+          be(Add{.out = scores, .a = scores, .b = terms[i]});
+          be(CacheWrite{.rows = states[i]->rows(), .x = x[i], .batch = batch.view()});
+        }
+        using Round = Compress::Round;
+        for (size_t i = 0; i < 2; ++i) {
+          be(Compress{.rows = rows[i]->rows(),
+                      .state = states[i]->rows(),
+                      .norm = norm.tensor().slice(0, 0, dims[i]),
+                      .freqs = freqs,
+                      .batch = batch.view(),
+                      .ratio = ratio,
+                      .overlap = true,
+                      .round = !rounds  ? Round::kNone
+                               : i == 0 ? Round::kHadamardFp4
+                                        : Round::kFp8,
+                      .eps = 1e-6F});
+        }
+        be.join();
+        Values all;
+        for (size_t i = 0; i < 2; ++i) {
+          for (const Values& v :
+               {states[i]->get(), rows[i]->get(), values_of(be, x[i]), values_of(be, terms[i])}) {
+            all.insert(all.end(), v.begin(), v.end());
+          }
+        }
+        return all;
+      });
+    }
+  }
+}
+
+// The end of a site, the next one, and the product that reads its digits.
+TEST(CudaOps, HyperConnectionSitesInARow) {
+  SYNOD_NEED_GPU();
+  for (const int64_t s : {4, 5}) {
+    for (const int64_t d : {96, 1024, 4096}) {
+      const int64_t mixes = 2 * s + s * s;
+      const StoredMatrix fn(DType::kF32, mixes, s * d, 20, 1.0F / std::sqrt(static_cast<float>(s * d)));
+      const StoredMatrix next(DType::kQ8_0, 48, d, 21, 1.0F / std::sqrt(static_cast<float>(d)));
+      const F32 base({mixes}, normal_values(mixes, 22)), scale({3}, {0.7F, 1.1F, 0.9F}),
+          w({d}, normal_values(d, 23));
+      for (const int64_t n : {1, 3, 4, 9}) {
+        const F32 x({n, s, d}, normal_values(n * s * d, 24)), y({n, d}, normal_values(n * d, 25));
+        const F32 post({n, s}, normal_values(n * s, 26)), comb({n, s, s}, normal_values(n * s * s, 27));
+        const auto run = [&](Backend& be, int64_t first, int64_t end) {
+          const Workspace::Scope scope(be.workspace());
+          Workspace& ws = be.workspace();
+          const int64_t rows = end - first;
+          const auto part = [&](const F32& t) { return t.tensor().slice(0, first, end); };
+          const Tensor streams = ws.f32({rows, s, d}), pre = ws.f32({rows, s}), u = ws.f32({rows, d}),
+                       new_post = ws.f32({rows, s}), new_comb = ws.f32({rows, s, s});
+          F32 out({rows, 48});
+          be(HcPost{.out = streams, .y = part(y), .x = part(x), .post = part(post), .comb = part(comb)});
+          be(HcMix{.pre = pre,
+                   .post = new_post,
+                   .comb = new_comb,
+                   .x = streams,
+                   .fn = fn,
+                   .base = base,
+                   .scale = scale,
+                   .norm_eps = 1e-6F,
+                   .eps = 1e-6F,
+                   .iterations = 20});
+          be(HcCollapse{.out = u, .x = streams, .weights = pre});
+          be(RmsNorm{.out = u, .x = u, .weight = w, .eps = 1e-6F});
+          be(Linear{.out = out, .x = u, .weight = next});
+          be.join();
+          Values all = out.values();
+          for (const Tensor& t :
+               {streams.reshape({rows, s * d}), pre, new_post, new_comb.reshape({rows, s * s}), u}) {
+            const Values v = values_of(be, t);
+            all.insert(all.end(), v.begin(), v.end());
+          }
+          return all;
+        };
+        const std::string what = "sites s " + std::to_string(s) + " d " + std::to_string(d);
+        expect_close(what, 1e-4, [&](Backend& be) { return run(be, 0, n); });
+        // A token's results do not depend on how many share the call.
+        const Values alone = run(*gpu(), n - 1, n), all = run(*gpu(), 0, n);
+        EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + 48, all.begin() + (n - 1) * 48)) << what;
+      }
+    }
+  }
+}
+
+// Attention, the inverse rotation of its results, and the grouped product that reads their digits.
+TEST(CudaOps, AttentionThatTurnsItsResults) {
+  SYNOD_NEED_GPU();
+  for (const auto& [heads, d] : {std::pair<int64_t, int64_t>{4, 32}, {64, 512}, {8, 128}}) {
+    for (const auto& sequences :
+         std::vector<std::vector<std::pair<int64_t, int64_t>>>{{{0, 1}}, {{250, 1}, {3, 1}}, {{100, 80}}}) {
+      const Batch batch(sequences);
+      const int64_t n = batch.view()->n_tokens(), n_seq = batch.view()->n_sequences();
+      const int64_t groups = 2, per_group = heads / groups * d, pairs = d / 8;
+      const StoredMatrix weight(DType::kQ8_0, groups * 32, per_group, 57,
+                                1.0F / std::sqrt(static_cast<float>(per_group)));
+      expect_close(
+          "turned d " + std::to_string(d) + " n " + std::to_string(n), n >= cuda::kTileTokens ? 2e-3 : 2e-5,
+          [&](Backend& be) {
+            const Workspace::Scope scope(be.workspace());
+            BackendRows window(be, DType::kF32, d, 16, n_seq, 256), rows(be, DType::kF32, d, 16, n_seq, 64);
+            window.fill(256, 50), rows.fill(64, 51, 4);
+            const F32 q({n, heads, d}, normal_values(n * heads * d, 53)),
+                sinks({heads}, normal_values(heads, 54)), freqs({pairs}, normal_values(pairs, 55));
+            const Tensor out = be.workspace().f32({n, heads, d});
+            F32 product({n, groups, 32});
+            be(SparseAttention{.out = out,
+                               .q = q,
+                               .sinks = sinks,
+                               .window_rows = window.rows(),
+                               .compressed = rows.rows(),
+                               .batch = batch.view(),
+                               .window = 20,
+                               .ratio = 4,
+                               .scale = 1.0F / std::sqrt(static_cast<float>(d))});
+            be(Rope{.x = out,
+                    .positions = batch.view()->positions,
+                    .freqs = freqs,
+                    .layout = Rope::Layout::kInterleaved,
+                    .first = d - 2 * pairs,
+                    .inverse = true});
+            be(GroupedLinear{.out = product, .x = out.reshape({n, groups, per_group}), .weight = weight});
+            be.join();
+            Values all = values_of(be, out.reshape({n, heads * d}));
+            all.insert(all.end(), product.values().begin(), product.values().end());
+            return all;
+          });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace synod::testing

@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "cuda/cuda_backend.h"
+#include "engine/dry_steps.h"
+#include "formats/checkpoint.h"
 #include "host_device.h"
+#include "models/run_model.h"
 #include "ops/operands.h"
 
 namespace synod::testing {
@@ -243,6 +247,26 @@ TEST_F(CudaReplay, OtherMemoryOfTheHostForbidsIt) {
     backend_(Add{.out = x, .a = x, .b = Tensor::contiguous(own.data(), DType::kF32, {1, 64})});
     backend_.join();
   }
+}
+
+// Ops that stop being neighbours would lose their fusion without a wrong result.
+TEST(CudaPlans, ATokenTakesFewLaunchesPerLayer) {
+  const std::filesystem::path path =
+      std::filesystem::path(SYNOD_SOURCE_DIR) / "models" / "deepseek4-mini-q8_0.gguf";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path;
+  const Checkpoint checkpoint = Checkpoint::open(path);
+  const auto model = load_model(checkpoint, {});
+  auto* device = new HostDevice;
+  cuda::CudaBackend backend(std::unique_ptr<cuda::Device>(device), {.graphs = false});
+  cuda::WeightCollector collector;
+  dry_steps(*model, collector);
+  backend.place_all(collector.weights());
+  SequenceRunner runner(*model, backend);
+  runner.step(std::vector<int32_t>(43, 1), nullptr);
+  device->launches = 0;
+  runner.step(std::vector<int32_t>(1, 1), nullptr);  // closes a block of four
+  constexpr int64_t kPerLayer = 21, kOthers = 10;
+  EXPECT_LE(device->launches, kPerLayer * model->info().n_layers + kOthers);
 }
 
 }  // namespace

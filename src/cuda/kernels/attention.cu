@@ -81,15 +81,34 @@ __device__ __forceinline__ float split_weight(float top, float largest) {
   return top == -INFINITY ? 0.0F : exp2f(top - largest);
 }
 
+// Cosine and sine of each pair that the results are rotated by.
+__device__ __forceinline__ float2* turns() {
+  __shared__ float2 values[kMostTurns];
+  return values;
+}
+__device__ __forceinline__ void turn_pair(const AttentionParams& p, int column, float& a, float& b) {
+  const int pair = (column - p.turn_first) / 2;
+  if (column < p.turn_first || pair >= p.turn_pairs) return;
+  const float2 turn = turns()[pair];
+  const float turned = a * turn.x + b * turn.y;
+  b = b * turn.x - a * turn.y;
+  a = turned;
+}
+
 // Four values of the result at column 4 * quad; the lanes of a block of 32 columns come together.
 __device__ __forceinline__ void put_result(const AttentionParams& p, int token, int head, int quad,
                                            const float4& sum, float mass) {
-  const float4 x = make_float4(sum.x / mass, sum.y / mass, sum.z / mass, sum.w / mass);
+  float4 x = make_float4(sum.x / mass, sum.y / mass, sum.z / mass, sum.w / mass);
+  if (p.turn_pairs > 0) {
+    turn_pair(p, 4 * quad, x.x, x.y);
+    turn_pair(p, 4 * quad + 2, x.z, x.w);
+  }
   float* out = p.out.p + token * p.out.s0 + head * p.out.s1 + 4 * quad;
   out[0] = x.x, out[1] = x.y, out[2] = x.z, out[3] = x.w;
   if (p.digits.p == nullptr) return;
-  write_digits(p.digits.p + token * p.digits.stride, p.n_heads * p.head_dim,
-               (head * p.head_dim + 4 * quad) / 32, x, true, 255U << (threadIdx.x & 24U));
+  const int row = (token * p.n_heads + head) / p.digit_heads;
+  write_digits(p.digits.p + row * p.digits.stride, p.digit_heads * p.head_dim,
+               (head % p.digit_heads * p.head_dim + 4 * quad) / 32, x, true, 255U << (threadIdx.x & 24U));
 }
 
 // Whether this block is the last of `count` to come here; it then sees what the others have written.
@@ -175,11 +194,14 @@ __device__ void merge(const AttentionParams& p, int token, int first_head, float
   if (!result && tid < kHeads) *reinterpret_cast<float2*>(slot(tid, 0)) = totals[tid];
 }
 
-template <typename Quad, int kQuads, int kHeads>
-__global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constant__ AttentionParams p) {
-  constexpr int kGroups = kWarps / kQuads;                              // of warps, a key each
-  constexpr int kGroupKeys = kBatchKeys / kGroups;                      // of a group in a batch
-  constexpr int kMostStep = (kHeads < 4 ? 32 : 16) / Quad::kRegisters;  // what registers hold twice
+// kFew: one block of a processor, with twice as many keys on their way.
+template <typename Quad, int kQuads, int kHeads, bool kFew>
+__global__ void __launch_bounds__(kThreads, kFew ? 1 : 2)
+    split_kernel(const __grid_constant__ AttentionParams p) {
+  constexpr int kGroups = kWarps / kQuads;          // of warps, a key each
+  constexpr int kGroupKeys = kBatchKeys / kGroups;  // of a group in a batch
+  constexpr int kMostStep =
+      (kHeads < 4 ? 32 : 16) * (kFew ? 2 : 1) / Quad::kRegisters;  // what registers hold twice
   constexpr int kStep = kGroupKeys < kMostStep ? kGroupKeys : kMostStep;
   constexpr int kSteps = kGroupKeys / kStep;
   constexpr int kSums = 16 / kHeads < kStep ? 16 / kHeads : kStep;  // keys whose logits are summed together
@@ -230,6 +252,11 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
     }
     __syncwarp();
   };
+  for (int i = tid; i < p.turn_pairs; i += kThreads) {
+    float sine, cosine;
+    sincosf(static_cast<float>(p.turn_positions[token]) * p.turn_freqs[i], &sine, &cosine);
+    turns()[i] = make_float2(cosine, sine);
+  }
   const bool chosen = !window && p.selected != nullptr;  // by a kernel
   if (!chosen) look_up(begin_key, min(kBatchKeys, end_key - begin_key));
   begin();
@@ -386,12 +413,12 @@ __global__ void __launch_bounds__(kThreads, 2) split_kernel(const __grid_constan
   }
 }
 
-template <typename Quad, int kQuads, int kHeads>
+template <typename Quad, int kQuads, int kHeads, bool kFew = false>
 Launch split_launch(const AttentionParams& p) {
   const dim3 grid(static_cast<unsigned>(p.n_splits), static_cast<unsigned>(p.n_heads / kHeads),
                   static_cast<unsigned>(p.n_tokens));
   const int merged = std::max(std::min(p.n_splits, kDirectSplits), div_up(p.n_splits, kGroupSplits));
-  return make_launch("attention", split_kernel<Quad, kQuads, kHeads>, grid, kThreads, p,
+  return make_launch("attention", split_kernel<Quad, kQuads, kHeads, kFew>, grid, kThreads, p,
                      sizeof(float2) * kHeads * static_cast<size_t>(merged));
 }
 
@@ -400,6 +427,14 @@ Launch split_for_heads(const AttentionParams& p) {
   // Mixed types and very long heads are rare: one kernel each.
   if constexpr (kQuads <= 4 && !std::is_same_v<Quad, AnyQuad>) {
     const int alike = p.n_heads / p.n_kv_heads;
+    // While there are fewer blocks than processors, two heads have more keys on their way than four. Results
+    // are equal where a block adds each sum by one thread.
+    if constexpr (kQuads == 4) {
+      constexpr int64_t kFewBlocks = 128;
+      const int64_t blocks = static_cast<int64_t>(p.n_splits) * (p.n_heads / 2) * p.n_tokens;
+      if (alike % 2 == 0 && blocks <= kFewBlocks) return split_launch<Quad, kQuads, 2, true>(p);
+      if (alike % 2 == 0 && blocks <= 2 * kFewBlocks) return split_launch<Quad, kQuads, 2>(p);
+    }
     if (alike % 4 == 0) return split_launch<Quad, kQuads, 4>(p);
     if (alike % 2 == 0) return split_launch<Quad, kQuads, 2>(p);
   }

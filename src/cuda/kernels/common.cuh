@@ -44,6 +44,27 @@ __device__ __forceinline__ float* row_of(const View& v, int64_t r) {
   return v.n1 == 1 ? v.p + r * v.s0 : v.p + r / v.n1 * v.s0 + r % v.n1 * v.s1;
 }
 
+// kWide neighbouring values, read and written at once.
+template <int kWide>
+struct RowPiece {
+  float v[kWide];
+  __device__ __forceinline__ void load_from(const float* p) {
+    if constexpr (kWide == 4) {
+      const float4 f = *reinterpret_cast<const float4*>(p);
+      v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
+    } else {
+      v[0] = *p;
+    }
+  }
+  __device__ __forceinline__ void store_to(float* p) const {
+    if constexpr (kWide == 4) {
+      *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+    } else {
+      *p = v[0];
+    }
+  }
+};
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffU, v, o);

@@ -6,6 +6,7 @@ namespace synod::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+constexpr int kStreamBlocks = 5;  // of a processor, by registers
 
 template <Codec kCodec>
 __device__ __forceinline__ const void* codebook_to_shared(const DeviceMatrix& m) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(32 * kWarps) gemv_kernel(const __grid_constant
         float sum = slices[warp][t][r];
         for (int i = 1; i < p.split; ++i) sum += slices[warp + i][t][r];
         float* out = row_of(part.out, static_cast<int64_t>(first + t) * p.n_groups + x_group);
-        out[row - x_group * p.rows_per_group + r] = sum;
+        out[row - x_group * p.rows_per_group + r] = sum * part.factor;
       }
     }
     if (first + pass < p.n_tokens) __syncthreads();
@@ -141,6 +142,99 @@ Launch gemv_launch(GemvParams p) {
   const dim3 grid(static_cast<unsigned>(div_up<int64_t>(rows / kRows, kWarps / p.split)),
                   static_cast<unsigned>(div_up(p.n_tokens, kTokens)));
   return make_launch("gemv", gemv_kernel<kCodec, kTokens, kRows>, grid, 32 * kWarps, p);
+}
+
+// One token, rows that a warp loads at once: a block takes rows in turn, the next one's weights on their way
+// while it adds, and keeps its activations.
+template <Codec kCodec>
+__global__ void __launch_bounds__(32 * kWarps, kStreamBlocks)
+    gemv_stream_kernel(const __grid_constant__ GemvParams p) {
+  using W = Chunk<kCodec>;
+  constexpr int kDepth = depth_of<kCodec, 1, 1>();
+  __shared__ float slices[2][kWarps];
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int slice = warp % p.split, stride = 32 * p.split, rows = kWarps / p.split;
+  const int n_in = p.parts[0].weight.n_in, n_chunks = div_up(n_in, W::kValues), last = n_chunks - 1;
+  const auto part_of = [&](int64_t row) {
+    int which = 0;
+#pragma unroll
+    for (int i = 1; i < kMaxParts; ++i) {
+      if (i < p.n_parts && row >= p.parts[i].first_row) which = i;
+    }
+    return which;
+  };
+  const auto load_row = [&](W(&w)[kDepth], int64_t row) {
+    if (row >= p.n_rows) return;
+    const GemvPart& part = p.parts[part_of(row)];
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      if (32 * slice + i * stride >= n_chunks) break;
+      w[i].load_from(part.weight, row - part.first_row, min(32 * slice + i * stride + lane, last));
+    }
+  };
+  int64_t row = static_cast<int64_t>(blockIdx.x) * rows + warp / p.split;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * rows;
+  W ahead[kDepth];
+  load_row(ahead, row);
+  begin();
+  typename W::X x[kDepth];
+#pragma unroll
+  for (int i = 0; i < kDepth; ++i) {
+    if (32 * slice + i * stride >= n_chunks) break;
+    x[i].load_from(p.x.p, n_in, min(32 * slice + i * stride + lane, last));
+  }
+  int turn = 0;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows; first < p.n_rows; first += step, ++turn) {
+    W w[kDepth];
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) w[i] = ahead[i];
+    load_row(ahead, row + step);
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      if (32 * slice + i * stride >= n_chunks) break;
+      const float v = w[i].dot(x[i], nullptr);
+      sum += 32 * slice + i * stride + lane < n_chunks ? v : 0.0F;
+    }
+    sum = warp_sum(sum);
+    if (p.split > 1) {
+      float* meet = slices[turn % 2];
+      if (lane == 0) meet[warp] = sum;
+      __syncthreads();
+      if (slice == 0) {
+        for (int i = 1; i < p.split; ++i) sum += meet[warp + i];
+      }
+    }
+    if (slice == 0 && lane == 0 && row < p.n_rows) {
+      const GemvPart& part = p.parts[part_of(row)];
+      part.out.p[row - part.first_row] = sum * part.factor;
+    }
+    row += step;
+  }
+}
+
+// Whether a warp holds its share of a row, and rows are few enough that a launch is mostly latency.
+template <Codec kCodec>
+bool streams_rows(const GemvParams& p) {
+  constexpr int64_t kMostRows = 65536;
+  constexpr int kDepth = depth_of<kCodec, 1, 1>();
+  const DeviceMatrix& m = p.parts[0].weight;
+  return p.n_tokens == 1 && p.n_groups == 1 && p.n_rows <= kMostRows &&
+         m.n_in <= 32 * split_of<kCodec>(m) * kDepth * Chunk<kCodec>::kValues;
+}
+
+template <Codec kCodec>
+Launch stream_launch(GemvParams p) {
+  constexpr int64_t kMostBlocks = 128 * kStreamBlocks;
+  p.split = split_of<kCodec>(p.parts[0].weight);
+  p.n_rows = 0;
+  for (int i = 0; i < p.n_parts; ++i) {
+    p.parts[i].first_row = p.n_rows;
+    p.n_rows += p.parts[i].weight.n_out;
+  }
+  const int64_t blocks = div_up<int64_t>(p.n_rows, kWarps / p.split), turns = div_up(blocks, kMostBlocks);
+  return make_launch("gemv", gemv_stream_kernel<kCodec>, static_cast<unsigned>(div_up(blocks, turns)),
+                     32 * kWarps, p);
 }
 
 // Chosen experts of one token. Gate and up rows of the same outputs share a warp, which applies the
@@ -276,6 +370,9 @@ Launch gemv(const GemvParams& p) {
     const bool rows_pair = p.n_groups == 1 || p.rows_per_group % 4 == 0;
     // Codes take this path only in widths that tiles.cu does not.
     if constexpr (Chunk<kCodec>::kDigits) return gemv_launch<kCodec, 1, 1>(p);
+    if constexpr (kCodec == Codec::kF32 || kCodec == Codec::kF16 || kCodec == Codec::kBF16) {
+      if (streams_rows<kCodec>(p)) return stream_launch<kCodec>(p);
+    }
     if constexpr (kCodec == Codec::kF16) {
       if (p.n_tokens == 1) {
         if (p.n_rows > 65536 && rows_pair) return gemv_launch<kCodec, 1, 4>(p);

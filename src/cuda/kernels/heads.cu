@@ -1,21 +1,12 @@
 // What happens to one head of one token: rotation, norms, cache rows, small-float round trips, Hadamard.
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/kernels/cache.cuh"
-#include "cuda/kernels/common.cuh"
+#include "cuda/kernels/small_floats.cuh"
 
 namespace synod::cuda {
 namespace {
 
 constexpr int kHeadWarps = 4;
-
-__device__ __forceinline__ void turn(float& a, float& b, float phase, bool inverse) {
-  float s, c;
-  sincosf(phase, &s, &c);
-  if (inverse) s = -s;
-  const float ta = a * c - b * s;
-  b = b * c + a * s;
-  a = ta;
-}
 
 // One warp per (token, head).
 __global__ void __launch_bounds__(32 * kHeadWarps) rope_kernel(const __grid_constant__ RopeParams p) {
@@ -98,7 +89,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps) head_kernel(const __grid_cons
     }
     __syncwarp();
     if (item.rotate != 0) {
-      float* turned = h + p.first;
+      float* turned = h + item.first;
       const int step = p.interleaved != 0 ? 2 : 1, partner = p.interleaved != 0 ? 1 : p.n_pairs;
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
@@ -118,34 +109,6 @@ __global__ void __launch_bounds__(32 * kHeadWarps) head_kernel(const __grid_cons
   }
 }
 
-__device__ float power_of_two_scale(float a, float inverse_max) {
-  const uint32_t bits = __float_as_uint(a * inverse_max);
-  const int exponent = static_cast<int>(bits >> 23) - 127 + ((bits & 0x7fffffU) != 0 ? 1 : 0);
-  return ldexpf(1.0F, exponent);
-}
-__device__ float to_e2m1(float v) {
-  const float m = fabsf(v);
-  if (v != v) return v;
-  const float r = m <= 0.25F   ? 0.0F
-                  : m < 0.75F  ? 0.5F
-                  : m <= 1.25F ? 1.0F
-                  : m < 1.75F  ? 1.5F
-                  : m <= 2.5F  ? 2.0F
-                  : m < 3.5F   ? 3.0F
-                  : m <= 5.0F  ? 4.0F
-                               : 6.0F;
-  return copysignf(r, v);
-}
-// Nearest E4M3 value, ties to even, saturating at 448.
-__device__ float to_e4m3(float v) {
-  if (v != v) return v;
-  const float m = fminf(fabsf(v), 448.0F);
-  // Step of the binade; below 2^-6 the grid is that of the subnormals, 2^-9.
-  const int exponent = max(static_cast<int>(__float_as_uint(m) >> 23) - 127, -6);
-  const float step = ldexpf(1.0F, exponent - 3);
-  return copysignf(fminf(rintf(m / step) * step, 448.0F), v);
-}
-
 // One warp per block of values; the values after `count` are copied by the warps past the last block.
 __global__ void __launch_bounds__(256) round_trip_kernel(const __grid_constant__ RoundTripParams p) {
   begin();
@@ -163,14 +126,11 @@ __global__ void __launch_bounds__(256) round_trip_kernel(const __grid_constant__
     return;
   }
   const int first = b * p.block, end = min(first + p.block, p.count);
-  float a = p.fp4 != 0 ? 6.0F * 0x1p-126F : 1e-4F;
+  float a = smallest_range(p.fp4 != 0);
   for (int i = first + lane; i < end; i += 32) a = fmaxf(a, fabsf(x[i]));
   a = warp_max(a);
-  const float scale = power_of_two_scale(a, p.fp4 != 0 ? 1.0F / 6.0F : 1.0F / 448.0F);
-  for (int i = first + lane; i < end; i += 32) {
-    const float code = p.fp4 != 0 ? to_e2m1(x[i] / scale) : to_e4m3(x[i] / scale);
-    out[i] = round_to_bf16(code * scale);
-  }
+  const float scale = small_float_scale(a, p.fp4 != 0);
+  for (int i = first + lane; i < end; i += 32) out[i] = to_small_float(x[i], scale, p.fp4 != 0);
 }
 
 // One warp per row; the row lies in shared memory.
@@ -208,32 +168,6 @@ __global__ void __launch_bounds__(128) cache_write_kernel(const __grid_constant_
   const float* x = row_of(p.x, blockIdx.x);
   std::byte* row = cache_row(p.rows, seq, index);
   store_row(p.rows.dtype, row, 0, x, p.rows.row_dim, static_cast<int>(threadIdx.x), 128, p.status);
-}
-
-// A thread per channel of a block that closes.
-__global__ void __launch_bounds__(128) pool_kernel(const __grid_constant__ PoolParams p) {
-  begin();
-  int32_t seq;
-  int64_t w;
-  closed_block(p.batch, p.ratio, static_cast<int>(blockIdx.x), seq, w);
-  const int i = static_cast<int>(blockIdx.y * 128 + threadIdx.x), d = p.out.d;
-  if (i >= d) return;
-  const int lanes = p.overlap != 0 ? 2 : 1;
-  const int64_t first = (p.overlap != 0 && w > 0 ? w - 1 : w) * p.ratio, end = (w + 1) * p.ratio;
-  const auto lane_of = [&](int64_t t) { return t < w * p.ratio ? 0 : lanes - 1; };
-  float top = -INFINITY;
-  for (int64_t t = first; t < end; ++t) {
-    const auto* row = reinterpret_cast<const float*>(cache_row(p.state, seq, t));
-    top = fmaxf(top, row[(lanes + lane_of(t)) * d + i]);
-  }
-  float mass = 0.0F, sum = 0.0F;
-  for (int64_t t = first; t < end; ++t) {
-    const auto* row = reinterpret_cast<const float*>(cache_row(p.state, seq, t));
-    const float e = expf(row[(lanes + lane_of(t)) * d + i] - top);
-    mass += e;
-    sum = fmaf(e, row[lane_of(t) * d + i], sum);
-  }
-  row_of(p.out, blockIdx.x)[i] = sum / mass;
 }
 
 __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ GatherParams p) {
@@ -325,10 +259,6 @@ Launch hadamard(const HadamardParams& p) {
 }
 Launch cache_write(const CacheWriteParams& p) {
   return make_launch("cache_write", cache_write_kernel, static_cast<unsigned>(p.n_rows), 128, p);
-}
-Launch compress_pool(const PoolParams& p) {
-  const dim3 grid(static_cast<unsigned>(p.n_rows), static_cast<unsigned>(div_up(p.out.d, 128)));
-  return make_launch("compress_pool", pool_kernel, grid, 128, p);
 }
 Launch gather_rows(const GatherParams& p) {
   return make_launch("gather_rows", gather_kernel, static_cast<unsigned>(p.n * p.per_row), 256, p);

@@ -1,7 +1,8 @@
-// Hyper-connections. The products with `fn` are cut into kHcSplits slices of the flattened streams, added in
-// slice order; one block per token then makes the weights, collapses the streams and norms the result. The
-// Sinkhorn iterations run in one warp while the others collapse: only `pre` is needed for that.
-#include "cuda/kernels/common.cuh"
+// Hyper-connections. The products with `fn` are cut into kHcSplits slices of columns, of all streams, added
+// in slice order; a slice may first make its streams from those before the last sublayer and its output. One
+// block per token then makes the weights, collapses the streams and norms the result. The Sinkhorn iterations
+// run in one warp while the others collapse: only `pre` is needed for that. Weights are read before the wait.
+#include "cuda/kernels/digits.cuh"
 
 namespace synod::cuda {
 namespace {
@@ -9,35 +10,86 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMaxStreams = 8, kMaxMixes = 2 * kMaxStreams + kMaxStreams * kMaxStreams;
 
+// Row k of token t.
+__device__ __forceinline__ float* stream_of(const View& v, int64_t t, int k) {
+  return v.p + t * v.s0 + k * v.s1;
+}
+
+// Value i of stream k of token t after a sublayer.
+__device__ __forceinline__ float mixed_out(const HcPostParams& p, int64_t t, int k, int i, float y,
+                                           const float (&x)[kMaxStreams]) {
+  const int n = p.n_streams;
+  float sum = p.post[t * n + k] * y;
+#pragma unroll
+  for (int j = 0; j < kMaxStreams; ++j) {
+    if (j < n) sum = fmaf(p.comb[(t * n + j) * n + k], x[j], sum);
+  }
+  stream_of(p.out, t, k)[i] = sum;
+  return sum;
+}
+__device__ __forceinline__ void load_streams(const HcPostParams& p, int64_t t, int i,
+                                             float (&x)[kMaxStreams]) {
+#pragma unroll
+  for (int j = 0; j < kMaxStreams; ++j) x[j] = j < p.n_streams ? stream_of(p.x, t, j)[i] : 0.0F;
+}
+
 // kTokens tokens and one slice per block.
 template <int kTokens, int kMixesPerPass>
 __global__ void __launch_bounds__(kThreads) products_kernel(const __grid_constant__ HcParams p) {
+  constexpr int kHeld = 2;  // values of a thread whose weights are read before the wait
   __shared__ float warp_sums[kThreads / 32][kTokens * (kMixesPerPass + 1)];
-  begin();
-  const int width = p.n_streams * p.x.d, slice = static_cast<int>(blockIdx.y);
-  const int per = div_up(width, kHcSplits);
-  const int first = slice * per, end = min(first + per, width);
+  const int d = p.x.d, slice = static_cast<int>(blockIdx.y), per = div_up(d, kHcSplits);
+  const int first = slice * per, columns = max(0, min(per, d - first)), n_values = columns * p.n_streams;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokens;
-  const auto x_at = [&](int t, int i) {
-    const int64_t row = min(token + t, static_cast<int64_t>(p.n_tokens) - 1) * p.n_streams + i / p.x.d;
-    return row_of(p.x, row)[i % p.x.d];
+  const auto load_weights = [&](int base, int e, float(&f)[kMixesPerPass]) {
+    const int64_t at = static_cast<int64_t>(e / columns) * d + first + e % columns;
+#pragma unroll
+    for (int m = 0; m < kMixesPerPass; ++m) {
+      f[m] = base + m < p.n_mixes ? p.fn[(base + m) * p.fn_stride + at] : 0.0F;
+    }
   };
+  const auto value_of = [&](int t, int e) {
+    const int64_t at = min(token + t, static_cast<int64_t>(p.n_tokens) - 1);
+    const int stream = e / columns, i = first + e % columns;
+    if (kTokens > 1 || p.before.n_tokens == 0) return stream_of(p.x, at, stream)[i];
+    float streams[kMaxStreams];
+    load_streams(p.before, at, i, streams);
+    return mixed_out(p.before, at, stream, i, p.before.y.p[at * p.before.y.s0 + i], streams);
+  };
+  float held[kHeld][kMixesPerPass];
+  const auto load_held = [&](int base) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (tid + j * kThreads < n_values) load_weights(base, tid + j * kThreads, held[j]);
+    }
+  };
+  load_held(0);
+  begin();
   for (int base = 0; base < p.n_mixes; base += kMixesPerPass) {
     float acc[kTokens][kMixesPerPass + 1] = {};  // the last: squares
-    for (int i = first + tid; i < end; i += kThreads) {
+    const auto take = [&](int e, const float(&f)[kMixesPerPass]) {
       float x[kTokens];
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
-        x[t] = x_at(t, i);
+        x[t] = value_of(t, e);
         acc[t][kMixesPerPass] = fmaf(x[t], x[t], acc[t][kMixesPerPass]);
       }
 #pragma unroll
       for (int m = 0; m < kMixesPerPass; ++m) {
-        const float f = base + m < p.n_mixes ? p.fn[(base + m) * p.fn_stride + i] : 0.0F;
 #pragma unroll
-        for (int t = 0; t < kTokens; ++t) acc[t][m] = fmaf(f, x[t], acc[t][m]);
+        for (int t = 0; t < kTokens; ++t) acc[t][m] = fmaf(f[m], x[t], acc[t][m]);
       }
+    };
+    if (base > 0) load_held(base);
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (tid + j * kThreads < n_values) take(tid + j * kThreads, held[j]);
+    }
+    for (int e = tid + kHeld * kThreads; e < n_values; e += kThreads) {
+      float f[kMixesPerPass];
+      load_weights(base, e, f);
+      take(e, f);
     }
     __syncthreads();
 #pragma unroll
@@ -56,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const __grid_constan
       const bool squares = m == kMixesPerPass;
       if (token + t < p.n_tokens && (squares ? base == 0 : base + m < p.n_mixes)) {
         const int at = squares ? p.n_mixes : base + m;
-        p.partial[((token + t) * kHcSplits + slice) * (p.n_mixes + 1) + at] = sum;
+        p.partial[((token + t) * (p.n_mixes + 1) + at) * kHcSplits + slice] = sum;
       }
     }
   }
@@ -64,24 +116,59 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const __grid_constan
 
 __device__ __forceinline__ float sigmoid(float z) { return 1.0F / (1.0F + expf(-z)); }
 
-// Four streams: lane 4 j + k of a warp holds entry (j, k); its second half repeats the first.
+__device__ __forceinline__ float reciprocal(float v) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+
+// Four streams: every lane holds all of c, so that a step waits for no other lane. Rounding errors of the
+// reciprocals do not add up, as every step norms anew; an iteration that changes nothing but roundings is the
+// last.
 __device__ void sinkhorn_four(float* c, float eps, int iterations) {
-  const int at = static_cast<int>(threadIdx.x) % 16;
-  const auto over = [](float v, int step, auto&& join) {
-    v = join(v, __shfl_xor_sync(0xffffffffU, v, step));
-    return join(v, __shfl_xor_sync(0xffffffffU, v, 2 * step));
+  float v[4][4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) v[j][k] = c[4 * j + k];
+    const float top = fmaxf(fmaxf(v[j][0], v[j][1]), fmaxf(v[j][2], v[j][3]));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) v[j][k] = expf(v[j][k] - top);
+    const float sum = (v[j][0] + v[j][1]) + (v[j][2] + v[j][3]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) v[j][k] = v[j][k] / sum + eps;
+  }
+  float change = 0.0F;  // largest of an iteration
+  const auto norm_columns = [&] {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float f = reciprocal((v[0][k] + v[1][k]) + (v[2][k] + v[3][k]) + eps);
+      change = fmaxf(change, fabsf(f - 1.0F));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j][k] *= f;
+    }
   };
-  const auto add = [](float a, float b) { return a + b; };
-  float v = c[at];
-  v = expf(v - over(v, 1, [](float a, float b) { return fmaxf(a, b); }));
-  v = v / over(v, 1, add) + eps;
-  v *= __frcp_rn(over(v, 4, add) + eps);
-  for (int i = 1; i < iterations; ++i) {
-    v *= __frcp_rn(over(v, 1, add) + eps);
-    v *= __frcp_rn(over(v, 4, add) + eps);
+  norm_columns();
+  change = 1.0F;  // that was half of one
+#pragma unroll 1
+  for (int i = 1; i < iterations && !(change <= 0x1p-22F); ++i) {
+    change = 0.0F;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float f = reciprocal((v[j][0] + v[j][1]) + (v[j][2] + v[j][3]) + eps);
+      change = fmaxf(change, fabsf(f - 1.0F));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) v[j][k] *= f;
+    }
+    norm_columns();
   }
   __syncwarp();
-  if (threadIdx.x < 16) c[at] = v;
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) c[4 * j + k] = v[j][k];
+  }
 }
 // Any number of streams, by one thread.
 __device__ void sinkhorn_any(float* c, int n, float eps, int iterations) {
@@ -105,48 +192,74 @@ __device__ void sinkhorn_any(float* c, int n, float eps, int iterations) {
   }
 }
 
-constexpr int kWeightThreads = 512, kWorkers = kWeightThreads - 32, kPerWorker = 16, kEarlyStreams = 4;
+constexpr int kWorkers = 512, kWeightThreads = kWorkers + 32;
+constexpr int kPerWorker = 16, kEarlyStreams = 4;  // values of a row that a worker holds, of so many streams
 
-// Warp 0: mixes and Sinkhorn; the other warps: collapse and norm.
+// Warp 0: mixes and Sinkhorn; the workers: collapse and norm, pieces of kWide columns each.
+template <int kWide>
 __global__ void __launch_bounds__(kWeightThreads, 1) weights_kernel(const __grid_constant__ HcParams p) {
+  using Piece = RowPiece<kWide>;
+  constexpr int kPieces = kPerWorker / kWide;
   __shared__ float mix[kMaxMixes + 1];
   __shared__ float pre[kMaxStreams];
+  __shared__ float bases[kMaxMixes];
   __shared__ float scratch[kWeightThreads / 32];
-  begin();
   const int64_t t = blockIdx.x;
   const int tid = static_cast<int>(threadIdx.x), n = p.n_streams, d = p.x.d;
+  const bool collapses = tid >= 32 && p.collapsed.p != nullptr;
+  const auto column = [&](int j) { return (tid - 32 + j * kWorkers) * kWide; };
+  if (tid < p.n_mixes) bases[tid] = p.base[tid];
+  float scales[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) scales[i] = p.scale[p.head != 0 ? 0 : i];
+  Piece weight[kPieces];
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) weight[j].v[e] = 1.0F;
+    if (collapses && p.norm != nullptr && column(j) < d) weight[j].load_from(p.norm + column(j));
+  }
+  begin();
   // The first streams are on their way while the weights are made.
-  const int worker = tid - 32;
-  const bool collapses = worker >= 0 && p.collapsed.p != nullptr;
-  float early[kEarlyStreams][kPerWorker];
+  constexpr int kWarps = kWeightThreads / 32, kMixesPerWarp = div_up(kMaxMixes + 1, kWarps);
+  static_assert(kHcSplits == 64, "two slices per lane");
+  float sums[kMixesPerWarp];
+#pragma unroll
+  for (int j = 0; j < kMixesPerWarp; ++j) {
+    const int m = tid / 32 + j * kWarps;
+    const float* partial = p.partial + (t * (p.n_mixes + 1) + m) * kHcSplits + tid % 32;
+    sums[j] = m <= p.n_mixes ? partial[0] + partial[32] : 0.0F;
+  }
+  Piece early[kEarlyStreams][kPieces];
 #pragma unroll
   for (int s = 0; s < kEarlyStreams; ++s) {
-    const float* x = row_of(p.x, t * n + min(s, n - 1));
+    const float* x = stream_of(p.x, t, min(s, n - 1));
 #pragma unroll
-    for (int j = 0; j < kPerWorker; ++j) {
-      const int i = worker + j * kWorkers;
-      early[s][j] = collapses && i < d ? x[i] : 0.0F;
+    for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) early[s][j].v[e] = 0.0F;
+      if (collapses && column(j) < d) early[s][j].load_from(x + column(j));
     }
   }
-  static_assert(kHcSplits == 64, "two slices per lane");
-  for (int m = tid / 32; m <= p.n_mixes; m += kWeightThreads / 32) {
-    const float* partial = p.partial + t * kHcSplits * (p.n_mixes + 1) + m;
-    const int lane = tid % 32;
-    const float sum = warp_sum(partial[lane * (p.n_mixes + 1)] + partial[(lane + 32) * (p.n_mixes + 1)]);
-    if (lane == 0) mix[m] = sum;
+#pragma unroll
+  for (int j = 0; j < kMixesPerWarp; ++j) {
+    const int m = tid / 32 + j * kWarps;
+    if (m > p.n_mixes) break;
+    const float sum = warp_sum(sums[j]);
+    if (tid % 32 == 0) mix[m] = sum;
   }
   __syncthreads();
   const float rms = rsqrtf(mix[p.n_mixes] / static_cast<float>(n * d) + p.norm_eps);
   if (tid < n) {
-    pre[tid] = sigmoid(mix[tid] * rms * p.scale[0] + p.base[tid]) + p.eps;
+    pre[tid] = sigmoid(mix[tid] * rms * scales[0] + bases[tid]) + p.eps;
     p.pre[t * n + tid] = pre[tid];
   }
   __syncthreads();
   if (tid < 32) {
     if (p.head != 0) return;
-    if (tid < n) p.post[t * n + tid] = 2.0F * sigmoid(mix[n + tid] * rms * p.scale[1] + p.base[n + tid]);
+    if (tid < n) p.post[t * n + tid] = 2.0F * sigmoid(mix[n + tid] * rms * scales[1] + bases[n + tid]);
     for (int i = tid; i < n * n; i += 32)
-      mix[2 * n + i] = mix[2 * n + i] * rms * p.scale[2] + p.base[2 * n + i];
+      mix[2 * n + i] = mix[2 * n + i] * rms * scales[2] + bases[2 * n + i];
     __syncwarp();
     if (n == 4) {
       sinkhorn_four(mix + 2 * n, p.eps, p.iterations);
@@ -158,42 +271,58 @@ __global__ void __launch_bounds__(kWeightThreads, 1) weights_kernel(const __grid
     return;
   }
   if (!collapses) return;
-  float v[kPerWorker], squares = 0.0F;
+  Piece v[kPieces];
+  const auto add_stream = [&](Piece& sum, float weight, const Piece& x) {
 #pragma unroll
-  for (int j = 0; j < kPerWorker; ++j) {
-    v[j] = 0.0F;
+    for (int e = 0; e < kWide; ++e) sum.v[e] = fmaf(weight, x.v[e], sum.v[e]);
+  };
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) v[j].v[e] = 0.0F;
 #pragma unroll
     for (int s = 0; s < kEarlyStreams; ++s) {
-      if (s < n) v[j] = fmaf(pre[s], early[s][j], v[j]);
+      if (s < n) add_stream(v[j], pre[s], early[s][j]);
+    }
+    for (int s = kEarlyStreams; s < n && column(j) < d; ++s) {
+      Piece x;
+      x.load_from(stream_of(p.x, t, s) + column(j));
+      add_stream(v[j], pre[s], x);
     }
   }
-  for (int s = kEarlyStreams; s < n; ++s) {
-    const float* x = row_of(p.x, t * n + s);
-#pragma unroll
-    for (int j = 0; j < kPerWorker; ++j) {
-      const int i = worker + j * kWorkers;
-      v[j] = fmaf(pre[s], i < d ? x[i] : 0.0F, v[j]);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kPerWorker; ++j) squares = fmaf(v[j], v[j], squares);
-  float factor = 1.0F;
   if (p.normed.p != nullptr) {
+    float squares = 0.0F;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) squares = fmaf(v[j].v[e], v[j].v[e], squares);
+    }
     squares = warp_sum(squares);
     if (tid % 32 == 0) scratch[tid / 32] = squares;
     asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory");
     float sum = 0.0F;
-    for (int w = 1; w < kWeightThreads / 32; ++w) sum += scratch[w];
-    factor = 1.0F / sqrtf(sum / static_cast<float>(d) + p.out_eps);
-  }
 #pragma unroll
-  for (int j = 0; j < kPerWorker; ++j) {
-    const int i = worker + j * kWorkers;
-    if (i >= d) continue;
-    if (p.normed.p != nullptr) {
-      row_of(p.normed, t)[i] = v[j] * factor * (p.norm == nullptr ? 1.0F : p.norm[i]);
-    } else {
-      row_of(p.collapsed, t)[i] = v[j];
+    for (int w = 1; w < kWarps; ++w) sum += scratch[w];
+    const float factor = 1.0F / sqrtf(sum / static_cast<float>(d) + p.out_eps);
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) v[j].v[e] = v[j].v[e] * factor * weight[j].v[e];
+    }
+  }
+  float* out = (p.normed.p != nullptr ? p.normed.p + t * p.normed.s0 : p.collapsed.p + t * p.collapsed.s0);
+  uint8_t* digits = p.digits.p + t * p.digits.stride;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int i = column(j);
+    if (i - tid % 32 * kWide >= d) break;  // by whole warps
+    if (i < d) v[j].store_to(out + i);
+    if (p.digits.p == nullptr) continue;
+    if constexpr (kWide == 4) {
+      write_digits(digits, d, i / 32, make_float4(v[j].v[0], v[j].v[1], v[j].v[2], v[j].v[3]), i < d,
+                   0xffffffffU);
+    } else {  // d is a multiple of 32
+      write_digits(digits, d, i / 32, v[j].v[0]);
     }
   }
 }
@@ -202,21 +331,14 @@ __global__ void __launch_bounds__(kWeightThreads, 1) weights_kernel(const __grid
 __global__ void __launch_bounds__(256) post_kernel(const __grid_constant__ HcPostParams p) {
   begin();
   const int64_t t = blockIdx.x;
-  const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x), n = p.n_streams;
+  const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x);
   if (i >= p.y.d) return;
   const float y = row_of(p.y, t)[i];
   float x[kMaxStreams];
-#pragma unroll
-  for (int j = 0; j < kMaxStreams; ++j) x[j] = j < n ? row_of(p.x, t * n + j)[i] : 0.0F;
+  load_streams(p, t, i, x);
 #pragma unroll
   for (int k = 0; k < kMaxStreams; ++k) {
-    if (k >= n) break;
-    float sum = p.post[t * n + k] * y;
-#pragma unroll
-    for (int j = 0; j < kMaxStreams; ++j) {
-      if (j < n) sum = fmaf(p.comb[(t * n + j) * n + k], x[j], sum);
-    }
-    row_of(p.out, t * n + k)[i] = sum;
+    if (k < p.n_streams) mixed_out(p, t, k, i, y, x);
   }
 }
 
@@ -238,13 +360,19 @@ __global__ void __launch_bounds__(256) rows_kernel(const __grid_constant__ HcRow
 }  // namespace
 
 Launch hc_products(const HcParams& p) {
-  const int tokens = p.n_tokens >= 4 ? 4 : 1;
+  const int tokens = p.n_tokens >= kHcTokens ? kHcTokens : 1;
   const dim3 grid(static_cast<unsigned>(div_up(p.n_tokens, tokens)), kHcSplits);
-  if (tokens == 4) return make_launch("hc_products", products_kernel<4, 8>, grid, kThreads, p);
+  if (tokens > 1) return make_launch("hc_products", products_kernel<kHcTokens, 8>, grid, kThreads, p);
   return make_launch("hc_products", products_kernel<1, 24>, grid, kThreads, p);
 }
 Launch hc_weights(const HcParams& p) {
-  return make_launch("hc_weights", weights_kernel, static_cast<unsigned>(p.n_tokens), kWeightThreads, p);
+  const auto wide = [&](const View& v) {
+    return reinterpret_cast<uintptr_t>(v.p) % 16 == 0 && v.s0 % 4 == 0 && v.s1 % 4 == 0;
+  };
+  const bool all_wide = p.x.d % 4 == 0 && wide(p.x) && wide(p.collapsed) && wide(p.normed) &&
+                        reinterpret_cast<uintptr_t>(p.norm) % 16 == 0;
+  return make_launch("hc_weights", all_wide ? weights_kernel<4> : weights_kernel<1>,
+                     static_cast<unsigned>(p.n_tokens), kWeightThreads, p);
 }
 Launch hc_post(const HcPostParams& p) {
   const dim3 grid(static_cast<unsigned>(p.n_tokens), static_cast<unsigned>(div_up(p.y.d, 256)));

@@ -151,6 +151,7 @@ struct HeadItem {
   const float* x = nullptr;  // same shape and strides as out
   const float* weight = nullptr;
   int32_t n_heads = 0, norm = 0, rotate = 0, store = 0;
+  int32_t first = 0;  // rotated value
   int32_t chain = 0;  // items of one chain share memory and run in order
   float eps = 0.0F, factor = 1.0F;
   CacheTable rows;
@@ -161,7 +162,7 @@ struct HeadProgram {
   HeadItem items[3];  // a chain is one warp's, per head: a later item may overwrite an earlier item's input
   const int32_t* positions = nullptr;
   const float* freqs = nullptr;
-  int32_t n_pairs = 0, first = 0, interleaved = 0;
+  int32_t n_pairs = 0, interleaved = 0;
   BatchArrays batch;
   StatusWord status;
 };
@@ -210,11 +211,12 @@ struct EmbedParams {
 Launch embed(const EmbedParams& p);
 
 // ---- gemv.cu: few rows of activations (decode).
-inline constexpr int kMaxParts = 4;
+inline constexpr int kMaxParts = 8;
 struct GemvPart {
   DeviceMatrix weight;
   View out;
   int64_t first_row = 0;  // in the stacked rows of all parts
+  float factor = 1.0F;    // of the results; plain products only
 };
 struct GemvParams {
   GemvPart parts[kMaxParts];
@@ -408,39 +410,86 @@ struct CacheWriteParams {
 };
 Launch cache_write(const CacheWriteParams& p);
 
+// ---- compress.cu
 struct PoolParams {
   View out;
-  CacheTable state;
+  CacheTable state;  // f32
   BatchArrays batch;
   int32_t ratio = 0, overlap = 0, n_rows = 0;
 };
 Launch compress_pool(const PoolParams& p);
 
-// ---- hyper.cu
-struct HcParams {
-  View x;                     // n1 = n_streams
-  const float* fn = nullptr;  // f32 [n_mixes, n_streams * d]
-  int64_t fn_stride = 0;      // values
-  float* partial = nullptr;   // [n_tokens, kHcSplits, n_mixes + 1]
-  const float* base = nullptr;
-  const float* scale = nullptr;
-  float *pre = nullptr, *post = nullptr, *comb = nullptr;  // contiguous
-  View collapsed;                                          // p may be null: no collapse
-  const float* norm = nullptr;                             // weight of the norm after the collapse
-  View normed;                                             // p may be null: no norm
-  float norm_eps = 0.0F, eps = 0.0F, out_eps = 0.0F;
-  int32_t n_tokens = 0, n_streams = 0, n_mixes = 0, iterations = 0, head = 0;
+// State rows of a compressor: terms[t] = table[ids[t]] is added to the columns [from, from + terms.d) of
+// x[t], which is then stored as an f32 row of the cache. Ids and tables are no kernel's results.
+struct StateItem {
+  View x, terms;
+  const float* table = nullptr;
+  int64_t table_stride = 0, table_rows = 0;  // stride in values
+  const int32_t* ids = nullptr;
+  int32_t from = 0;
+  int32_t first_block = 0;  // of a token's blocks; set by state_program()
+  CacheTable rows;
 };
-inline constexpr int kHcSplits = 64;
-Launch hc_products(const HcParams& p);
-Launch hc_weights(const HcParams& p);
+inline constexpr int kMaxStates = 2;
+struct StateProgram {
+  StateItem items[kMaxStates];
+  int32_t n_items = 0, n_tokens = 0;
+  BatchArrays batch;
+  StatusWord status;
+};
+Launch state_program(StateProgram p);
 
+// Everything that a block of tokens goes through when it closes: pool, norm, rotation of neighbouring values,
+// Hadamard transform and rounding (both optional), cache row. Positions are no kernel's results.
+struct CompressItem {
+  // out receives what the cache does, or p is null; out.d is a multiple of 32, at most kWidestCompressed.
+  PoolParams pool;
+  const float* weight = nullptr;  // of the norm, or null for 1
+  float eps = 0.0F, factor = 1.0F;
+  const int32_t* positions = nullptr;  // [n_rows]
+  const float* freqs = nullptr;
+  int32_t n_pairs = 0, first = 0;
+  int32_t hadamard = 0;
+  int32_t round_fp4 = 0, round_block = 0, round_count = 0;  // block 0: no rounding; else a multiple of 32
+  CacheTable rows;
+};
+inline constexpr int kMaxCompressed = 2, kWidestCompressed = 1024;
+struct CompressProgram {
+  CompressItem items[kMaxCompressed];
+  int32_t n_items = 0;
+  StatusWord status;
+};
+Launch compress_program(const CompressProgram& p);
+
+// ---- hyper.cu
 struct HcPostParams {
   View out, x, y;  // out, x: n1 = n_streams
   const float *post = nullptr, *comb = nullptr;
   int32_t n_tokens = 0, n_streams = 0;
 };
 Launch hc_post(const HcPostParams& p);
+
+struct HcParams {
+  View x;                     // n1 = n_streams
+  HcPostParams before;        // makes x, in the launch of the products; n_tokens 0: x is there
+  const float* fn = nullptr;  // f32 [n_mixes, n_streams * d]
+  int64_t fn_stride = 0;      // values
+  float* partial = nullptr;   // [n_tokens, n_mixes + 1, kHcSplits]
+  const float* base = nullptr;
+  const float* scale = nullptr;
+  float *pre = nullptr, *post = nullptr, *comb = nullptr;  // contiguous
+  View collapsed;                                          // p may be null: no collapse
+  const float* norm = nullptr;                             // weight of the norm after the collapse
+  View normed;                                             // p may be null: no norm
+  DigitRows digits;                                        // of normed; p may be null
+  float norm_eps = 0.0F, eps = 0.0F, out_eps = 0.0F;
+  int32_t n_tokens = 0, n_streams = 0, n_mixes = 0, iterations = 0, head = 0;
+};
+inline constexpr int kHcSplits = 64;
+inline constexpr int kHcTokens = 4;  // from so many on, tokens share weights, and x must be there
+Launch hc_products(const HcParams& p);
+Launch hc_weights(const HcParams& p);
+
 struct HcRowsParams {
   View out, x;
   const float* weights = nullptr;  // collapse
@@ -466,8 +515,14 @@ struct AttentionParams {
   uint32_t* tickets = nullptr;
   int32_t n_splits = 0;                   // of the grid: at least those of the longest query
   int32_t first_token = 0, n_tokens = 0;  // of this launch
-  DigitRows digits;                       // of out, all heads of a token in a row; p may be null
+  DigitRows digits;                       // of out, digit_heads heads in a row; p may be null
+  int32_t digit_heads = 0;
+  // Inverse rotation of the results, of neighbouring values from an even one on (attention_split() alone).
+  const int32_t* turn_positions = nullptr;  // [n_tokens], no kernel's results; null: none
+  const float* turn_freqs = nullptr;
+  int32_t turn_pairs = 0, turn_first = 0;  // at most kMostTurns
 };
+inline constexpr int kMostTurns = 128;
 inline constexpr int kSplitKeys = 64;    // smallest split
 inline constexpr int kGroupSplits = 16;  // splits that are added first when there are many
 inline constexpr int kMostTickets = 1 << 16;

@@ -12,27 +12,6 @@ namespace {
 
 constexpr int kRowThreads = 768, kRowWarps = kRowThreads / 32;
 
-// kWide neighbouring values, read and written at once.
-template <int kWide>
-struct Piece {
-  float v[kWide];
-  __device__ __forceinline__ void load_from(const float* p) {
-    if constexpr (kWide == 4) {
-      const float4 f = *reinterpret_cast<const float4*>(p);
-      v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
-    } else {
-      v[0] = *p;
-    }
-  }
-  __device__ __forceinline__ void store_to(float* p) const {
-    if constexpr (kWide == 4) {
-      *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
-    } else {
-      *p = v[0];
-    }
-  }
-};
-
 // A step and its rows as the block sees them: in shared memory, where a look-up at run time is short.
 struct Step {
   RowStep::Kind kind;
@@ -113,7 +92,7 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
     const Step& step = steps[s];
     const RowStep::Kind kind = step.kind;
     const float *first = slots + step.a, *second = slots + step.b;
-    Piece<kWide> v[kPer];
+    RowPiece<kWide> v[kPer];
 #pragma unroll
     for (int j = 0; j < kPer; ++j) {
       if (column(j) < d) {
@@ -142,7 +121,7 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(const __grid_constant_
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
         if (column(j) >= d) break;
-        Piece<kWide> b;
+        RowPiece<kWide> b;
         b.load_from(second + column(j));
 #pragma unroll
         for (int e = 0; e < kWide; ++e) v[j].v[e] = f(v[j].v[e], b.v[e]);
@@ -214,7 +193,7 @@ __global__ void __launch_bounds__(256) elementwise_kernel(const __grid_constant_
   }
 }
 
-// Digits of rows wider than a block holds in registers: one warp per 32 values.
+// Digits alone: one warp per 32 values.
 __global__ void __launch_bounds__(256) digits_kernel(const __grid_constant__ RowProgram p) {
   begin();
   const int64_t blocks = p.d / 32;
@@ -301,6 +280,10 @@ int row_slots(const RowProgram& p) {
 Launch row_program(RowProgram p) {
   const auto rows = static_cast<unsigned>(p.n_rows);
   const size_t bytes = sizeof(float) * static_cast<size_t>(assign_slots(p)) * static_cast<size_t>(p.d);
+  if (p.n_steps == 1 && p.steps[0].kind == RowStep::kDigits) {  // nothing that needs the row as a whole
+    const int64_t warps = p.n_rows * (p.d / 32);
+    return make_launch("digits", digits_kernel, static_cast<unsigned>((warps + 7) / 8), 256, p);
+  }
   const bool wide = wide_rows(p);
   const int pieces = wide ? p.d / 4 : p.d;
   const int threads = std::clamp((pieces + 31) / 32 * 32, 32, kRowThreads);
@@ -315,10 +298,6 @@ Launch row_program(RowProgram p) {
   if (wide && per <= 3) return few ? launch(row_kernel<3, 4, true>) : launch(row_kernel<3, 4, false>);
   if (!wide && per <= 2) return launch(row_kernel<2, 1, false>);
   if (!wide && per <= 12) return launch(row_kernel<12, 1, false>);
-  if (p.n_steps == 1 && p.steps[0].kind == RowStep::kDigits) {
-    const int64_t warps = p.n_rows * (p.d / 32);
-    return make_launch("digits", digits_kernel, static_cast<unsigned>((warps + 7) / 8), 256, p);
-  }
   if (p.n_steps == 1 && p.steps[0].kind == RowStep::kNorm) {
     return make_launch("wide_norm", wide_norm_kernel, rows, 1024, p);
   }

@@ -404,7 +404,7 @@ __global__ void __launch_bounds__(most_threads<kMany>(), 2)
             float* out = row_of(p.parts[0].out, static_cast<int64_t>(first + token) * p.n_groups + x_group);
             out[row - x_group * static_cast<int>(p.rows_per_group)] = v;
           } else {
-            row_of(p.parts[place.part].out, first + token)[row] = v;
+            row_of(p.parts[place.part].out, first + token)[row] = v * p.parts[place.part].factor;
           }
         }
       }

@@ -14,44 +14,81 @@ constexpr int64_t kIndexBlock = 32;  // values per FP4 scale of index queries an
 
 void Deepseek4::attention(int64_t layer, const Tensor& out, const Tensor& x, Step& step) const {
   const Config& c = config_;
-  const AttentionWeights& w = layer_weights(layer).attention;
+  Workspace& ws = step.ws();
   const int64_t n = step.n_tokens;
-  const Workspace::Scope scope(step.ws());
-  const Tensor latent = step.ws().f32({n, c.q_rank}, "query latent");
-  const Tensor queries = step.ws().f32({n, c.n_heads, c.head_dim}, "queries");
-  const Tensor heads = step.ws().f32({n, c.n_heads, c.head_dim}, "head outputs");
-  queries_and_window(layer, latent, queries, x, step);
-
+  const Workspace::Scope scope(ws);
+  const Tensor queries = ws.f32({n, c.n_heads, c.head_dim}, "queries");
+  const Tensor heads = ws.f32({n, c.n_heads, c.head_dim}, "head outputs");
   Tensor selected;
-  if (ratio(layer) == kRatioHeavy) {
-    const Stage stage(step.be, layer, "compressor");
-    compress(layer, w.compressor,
-             {.rows = step.kv.rows(groups_.heavy, layer),
-              .state = step.kv.rows(groups_.heavy_state, layer),
-              .ratio = kRatioHeavy,
-              .dim = c.head_dim,
-              .index = false},
-             x, step);
-  } else if (ratio(layer) == kRatioSparse) {
-    {
-      const Stage stage(step.be, layer, "compressor");
-      compress(layer, w.compressor,
-               {.rows = step.kv.rows(groups_.sparse, layer),
-                .state = step.kv.rows(groups_.sparse_state, layer),
-                .ratio = kRatioSparse,
-                .dim = c.head_dim,
-                .index = false},
-               x, step);
-    }
-    selected = select_rows(layer, latent, x, step);
+  if (ratio(layer) == kRatioSparse && selects_rows(step)) {
+    selected = ws.i32({n, c.index_top_k}, "selected rows");
+  }
+  {
+    const Workspace::Scope inner(ws);
+    const Projected projected = project_input(layer, x, step);
+    queries_and_window(layer, queries, projected, step);
+    if (ratio(layer) != kRatioNone) compress(layer, projected, step);
+    if (selected) select_rows(layer, selected, projected, step);
   }
   attend(layer, heads, queries, selected, step);
   output_projection(layer, out, heads, step);
 }
 
-// latent = norm(q_a x); q = rope(unweighted norm per head(q_b latent)); the window row = rope(norm(kv x)).
-void Deepseek4::queries_and_window(int64_t layer, const Tensor& latent, const Tensor& queries,
-                                   const Tensor& x, Step& step) const {
+// Whether a token may see more compressed rows than it attends to; otherwise it attends to all of them, and
+// nobody needs index queries. A dry run shows every op.
+bool Deepseek4::selects_rows(const Step& step) const {
+  if (step.be.is_dry()) return true;
+  for (int64_t s = 0; s < step.batch.n_sequences(); ++s) {
+    if (step.batch.total(s) / kRatioSparse > config_.index_top_k) return true;
+  }
+  return false;
+}
+
+// All products of the layer's input are neighbours, so that a backend may share launches.
+Deepseek4::Projected Deepseek4::project_input(int64_t layer, const Tensor& x, Step& step) const {
+  const Config& c = config_;
+  const AttentionWeights& w = layer_weights(layer).attention;
+  Backend& be = step.be;
+  Workspace& ws = step.ws();
+  const int64_t n = step.n_tokens;
+  Projected p{.latent = ws.f32({n, c.q_rank}, "query latent"),
+              .kv = ws.f32({n, c.head_dim}, "key/value row")};
+  {
+    const Stage stage(be, layer, "attention");
+    project(layer, "q_a_kv", rounded(x, step), {{p.latent, &w.q_a}, {p.kv, &w.kv}}, step);
+  }
+  // Each token's [values | scores].
+  const auto state_of = [&](const CompressorWeights& compressor, std::string_view kind) {
+    const int64_t width = compressor.values.n_out;
+    const Tensor state = ws.f32({n, 2 * width}, "compressor state");
+    project(layer, kind, x,
+            {{state.slice(1, 0, width), &compressor.values},
+             {state.slice(1, width, 2 * width), &compressor.scores}},
+            step);
+    return state;
+  };
+  if (ratio(layer) != kRatioNone) {
+    const Stage stage(be, layer, "compressor");
+    p.state = state_of(w.compressor, "compressor");
+  }
+  if (ratio(layer) == kRatioSparse) {
+    const Stage stage(be, layer, "indexer");
+    p.index_state = state_of(w.indexer.compressor, "index_compressor");
+    if (!selects_rows(step)) return p;
+    p.index_queries = ws.f32({n, c.n_index_heads, c.index_dim}, "index queries");
+    p.beta = ws.f32({n, c.n_index_heads}, "index head weights");
+    be(Linear{.out = p.beta, .x = x, .weight = w.indexer.beta});
+    be(Scale{
+        .x = p.beta,
+        .factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_dim * c.n_index_heads)))});
+  }
+  return p;
+}
+
+// latent = norm(q_a x); q = rope(unweighted norm per head(q_b latent)); index q = rope(index q latent); the
+// window row = rope(norm(kv x)).
+void Deepseek4::queries_and_window(int64_t layer, const Tensor& queries, const Projected& p,
+                                   Step& step) const {
   const Config& c = config_;
   const AttentionWeights& w = layer_weights(layer).attention;
   Backend& be = step.be;
@@ -63,97 +100,100 @@ void Deepseek4::queries_and_window(int64_t layer, const Tensor& latent, const Te
             .positions = step.batch.positions,
             .freqs = freqs(layer),
             .layout = Rope::Layout::kInterleaved,
-            .first = first});
+            .first = t.inner() - c.rope_dim});
   };
-  const Tensor kv = step.ws().f32({n, c.head_dim}, "key/value row");
-  project(layer, "q_a_kv", rounded(x, step), {{latent, &w.q_a}, {kv, &w.kv}}, step);
+  be(RmsNorm{.out = p.latent, .x = p.latent, .weight = w.q_a_norm, .eps = c.rms_norm_eps});
+  const Tensor input = rounded(p.latent, step);
+  be(Linear{.out = queries.reshape({n, c.n_heads * c.head_dim}), .x = input, .weight = w.q_b});
+  if (p.index_queries) {
+    const Stage index_stage(be, layer, "indexer");
+    be(Linear{.out = p.index_queries.reshape({n, c.n_index_heads * c.index_dim}),
+              .x = input,
+              .weight = w.indexer.q});
+  }
 
-  be(RmsNorm{.out = latent, .x = latent, .weight = w.q_a_norm, .eps = c.rms_norm_eps});
-  be(Linear{
-      .out = queries.reshape({n, c.n_heads * c.head_dim}), .x = rounded(latent, step), .weight = w.q_b});
   be(RmsNorm{.out = queries, .x = queries, .eps = c.rms_norm_eps});
   rope(queries);
-
-  be(RmsNorm{.out = kv, .x = kv, .weight = w.kv_norm, .eps = c.rms_norm_eps});
-  rope(kv);
+  be(RmsNorm{.out = p.kv, .x = p.kv, .weight = w.kv_norm, .eps = c.rms_norm_eps});
+  rope(p.kv);
+  if (p.index_queries) {
+    const Stage index_stage(be, layer, "indexer");
+    rope(p.index_queries);
+  }
   if (rounds()) {
-    be(RoundTrip{.out = kv, .x = kv, .grid = RoundTrip::Grid::kFp8, .block = kRowBlock, .count = first});
+    be(RoundTrip{.out = p.kv, .x = p.kv, .grid = RoundTrip::Grid::kFp8, .block = kRowBlock, .count = first});
   }
-  be(CacheWrite{.rows = step.kv.rows(groups_.window, layer), .x = kv, .batch = &step.batch});
+  be(CacheWrite{.rows = step.kv.rows(groups_.window, layer), .x = p.kv, .batch = &step.batch});
+  if (p.index_queries && rounds()) {
+    // The transform is orthogonal: without the rounding it would cancel against that of the keys.
+    const Stage index_stage(be, layer, "indexer");
+    be(Hadamard{.x = p.index_queries});
+    be(RoundTrip{.out = p.index_queries,
+                 .x = p.index_queries,
+                 .grid = RoundTrip::Grid::kFp4,
+                 .block = kIndexBlock,
+                 .count = c.index_dim});
+  }
 }
 
-// Stores each token's [values | scores + position term], then pools the blocks that the batch closes.
-void Deepseek4::compress(int64_t layer, const CompressorWeights& w, const CompressorRows& cache,
-                         const Tensor& x, Step& step) const {
+// Stores each token's [values | scores + position term], then pools the blocks that the batch closes. What
+// the indexer's compressor does comes first: its rows are the smaller ones.
+void Deepseek4::compress(int64_t layer, const Projected& p, Step& step) const {
+  const AttentionWeights& w = layer_weights(layer).attention;
   Backend& be = step.be;
+  const Stage stage(be, layer, "compressor");
   const Workspace::Scope scope(step.ws());
-  const bool overlap = cache.ratio == kRatioSparse;
-  const int64_t n = step.n_tokens, width = (overlap ? 2 : 1) * cache.dim;
-  const Tensor state = step.ws().f32({n, 2 * width}, "compressor state");
-  const Tensor values = state.slice(1, 0, width), scores = state.slice(1, width, 2 * width);
-  project(layer, cache.index ? "index_compressor" : "compressor", x,
-          {{values, &w.values}, {scores, &w.scores}}, step);
+  const bool overlap = ratio(layer) == kRatioSparse;
+  struct Compressor {
+    const CompressorWeights& weights;
+    Tensor state;
+    CacheRows rows, states;
+    bool index;
+  };
+  std::vector<Compressor> compressors;
+  if (overlap) {
+    compressors.push_back({w.indexer.compressor, p.index_state, step.kv.rows(groups_.index_keys, layer),
+                           step.kv.rows(groups_.index_state, layer), true});
+  }
+  compressors.push_back({w.compressor, p.state, step.kv.rows(overlap ? groups_.sparse : groups_.heavy, layer),
+                         step.kv.rows(overlap ? groups_.sparse_state : groups_.heavy_state, layer), false});
 
-  const Tensor position_terms = step.ws().f32({n, width}, "position terms");
-  be(Embed{
-      .out = position_terms, .ids = overlap ? step.sparse_slots : step.heavy_slots, .table = w.positions});
-  be(Add{.out = scores, .a = scores, .b = position_terms});
-  be(CacheWrite{.rows = cache.state, .x = state, .batch = &step.batch});
-
-  if (closed_blocks(step.batch, cache.ratio) == 0) return;
+  for (const Compressor& compressor : compressors) {
+    const int64_t width = compressor.weights.values.n_out;
+    const Tensor scores = compressor.state.slice(1, width, 2 * width);
+    const Tensor terms = step.ws().f32({step.n_tokens, width}, "position terms");
+    be(Embed{.out = terms,
+             .ids = overlap ? step.sparse_slots : step.heavy_slots,
+             .table = compressor.weights.positions});
+    be(Add{.out = scores, .a = scores, .b = terms});
+    be(CacheWrite{.rows = compressor.states, .x = compressor.state, .batch = &step.batch});
+  }
+  if (closed_blocks(step.batch, ratio(layer)) == 0) return;
   using Round = Compress::Round;
-  be(Compress{.rows = cache.rows,
-              .state = cache.state,
-              .norm = w.norm,
-              .freqs = freqs(layer),
-              .batch = &step.batch,
-              .ratio = cache.ratio,
-              .overlap = overlap,
-              .round = !rounds() ? Round::kNone : (cache.index ? Round::kHadamardFp4 : Round::kFp8),
-              .eps = config_.rms_norm_eps});
+  for (const Compressor& compressor : compressors) {
+    be(Compress{.rows = compressor.rows,
+                .state = compressor.states,
+                .norm = compressor.weights.norm,
+                .freqs = freqs(layer),
+                .batch = &step.batch,
+                .ratio = ratio(layer),
+                .overlap = overlap,
+                .round = !rounds()          ? Round::kNone
+                         : compressor.index ? Round::kHadamardFp4
+                                            : Round::kFp8,
+                .eps = config_.rms_norm_eps});
+  }
 }
 
-// i32 [n_tokens, index_top_k]: the compressed rows that each token attends to.
-Tensor Deepseek4::select_rows(int64_t layer, const Tensor& latent, const Tensor& x, Step& step) const {
-  const Config& c = config_;
-  const IndexerWeights& w = layer_weights(layer).attention.indexer;
-  Backend& be = step.be;
-  const Stage stage(be, layer, "indexer");
-  const int64_t n = step.n_tokens, heads = c.n_index_heads, dim = c.index_dim;
-  const Tensor selected = step.ws().i32({n, c.index_top_k}, "selected rows");
-  const Workspace::Scope scope(step.ws());
-  const CacheRows keys = step.kv.rows(groups_.index_keys, layer);
-  compress(layer, w.compressor,
-           {.rows = keys,
-            .state = step.kv.rows(groups_.index_state, layer),
-            .ratio = kRatioSparse,
-            .dim = dim,
-            .index = true},
-           x, step);
-
-  const Tensor queries = step.ws().f32({n, heads, dim}, "index queries");
-  be(Linear{.out = queries.reshape({n, heads * dim}), .x = rounded(latent, step), .weight = w.q});
-  be(Rope{.x = queries,
-          .positions = step.batch.positions,
-          .freqs = freqs(layer),
-          .layout = Rope::Layout::kInterleaved,
-          .first = dim - c.rope_dim});
-  if (rounds()) {  // the transform is orthogonal: without the rounding it would cancel against that of the
-                   // keys
-    be(Hadamard{.x = queries});
-    be(RoundTrip{
-        .out = queries, .x = queries, .grid = RoundTrip::Grid::kFp4, .block = kIndexBlock, .count = dim});
-  }
-  const Tensor beta = step.ws().f32({n, heads}, "index head weights");
-  be(Linear{.out = beta, .x = x, .weight = w.beta});
-  be(Scale{.x = beta, .factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim * heads)))});
-  be(IndexSelect{.selected = selected,
-                 .q = queries,
-                 .beta = beta,
-                 .keys = keys,
-                 .batch = &step.batch,
-                 .ratio = kRatioSparse});
-  return selected;
+// selected i32 [n_tokens, index_top_k]: the compressed rows that each token attends to.
+void Deepseek4::select_rows(int64_t layer, const Tensor& selected, const Projected& p, Step& step) const {
+  const Stage stage(step.be, layer, "indexer");
+  step.be(IndexSelect{.selected = selected,
+                      .q = p.index_queries,
+                      .beta = p.beta,
+                      .keys = step.kv.rows(groups_.index_keys, layer),
+                      .batch = &step.batch,
+                      .ratio = kRatioSparse});
 }
 
 // out f32 [n_tokens, n_heads, head_dim], rotated back at the query's position: values carry the rotation of

@@ -112,11 +112,14 @@ class Deepseek4 final : public Model {
 
     Workspace& ws() const { return be.workspace(); }
   };
-  struct CompressorRows {
-    CacheRows rows, state;
-    int64_t ratio;
-    int64_t dim;
-    bool index;  // keys of the indexer
+  // What a layer's input becomes before rows are written; the last two are absent where none are selected.
+  struct Projected {
+    Tensor latent;         // f32 [n_tokens, q_rank]
+    Tensor kv;             // f32 [n_tokens, head_dim]
+    Tensor state;          // f32 [n_tokens, 2 * width] of the compressor; absent without one
+    Tensor index_state;    // the same of the indexer's; absent without one
+    Tensor index_queries;  // f32 [n_tokens, n_index_heads, index_dim], not yet computed
+    Tensor beta;           // f32 [n_tokens, n_index_heads]
   };
 
   Step begin(const BatchView& batch, const KvView& kv, Backend& be) const;
@@ -128,11 +131,11 @@ class Deepseek4 final : public Model {
 
   // out, x: f32 [n_tokens, d_model]
   void attention(int64_t layer, const Tensor& out, const Tensor& x, Step& step) const;
-  void queries_and_window(int64_t layer, const Tensor& latent, const Tensor& queries, const Tensor& x,
-                          Step& step) const;
-  void compress(int64_t layer, const CompressorWeights& w, const CompressorRows& cache, const Tensor& x,
-                Step& step) const;
-  Tensor select_rows(int64_t layer, const Tensor& latent, const Tensor& x, Step& step) const;
+  bool selects_rows(const Step& step) const;
+  Projected project_input(int64_t layer, const Tensor& x, Step& step) const;
+  void queries_and_window(int64_t layer, const Tensor& queries, const Projected& p, Step& step) const;
+  void compress(int64_t layer, const Projected& p, Step& step) const;
+  void select_rows(int64_t layer, const Tensor& selected, const Projected& p, Step& step) const;
   void attend(int64_t layer, const Tensor& out, const Tensor& queries, const Tensor& selected,
               Step& step) const;
   void output_projection(int64_t layer, const Tensor& out, const Tensor& heads, Step& step) const;
