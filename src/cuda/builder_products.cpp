@@ -10,6 +10,8 @@ namespace synod::cuda {
 
 namespace {
 
+constexpr int64_t kFewTokens = 4;  // whose tiles the warps of a block share
+
 View flat(float* p, int64_t d) {
   View v;
   v.p = p, v.s0 = d, v.d = static_cast<int32_t>(d);
@@ -118,9 +120,8 @@ bool Builder::gated_products(const Glu& op, std::span<const Product> parts, cons
 
 // Whether the products can share the launch of the experts' gate and up.
 bool Builder::joins_experts(const TileParams& pair, const ExpertFfn& op) {
-  constexpr int64_t kMostTokens = 4;
   const int64_t n = op.ids.dim(0), k = op.ids.dim(1);
-  if (n != pair.n_tokens || n > kMostTokens || op.shared) return false;
+  if (n != pair.n_tokens || n > kFewTokens || op.shared) return false;
   const DeviceMatrix &gate = device(op.gate), &up = device(op.up), &own = pair.parts[0].weight;
   return tiles_experts(op, gate, up, device(op.down), n, k) && own.codec == gate.codec &&
          own.n_in == gate.n_in && pair.act == act_of(op) && pair.limit == op.limit;
@@ -207,6 +208,7 @@ void Builder::run(const GroupedLinear& op) {
     p.n_groups = static_cast<int32_t>(groups);
     p.rows_per_group = rows;
     p.digits = digits(x);
+    if (n <= kFewTokens && rows % 32 == 0) p.out_digits = digits_for(index_ + 1, op.out);
     return emit(tile_product(p));
   }
   GemvParams p{.n_parts = 1, .n_tokens = static_cast<int32_t>(n), .n_rows = weight.n_out, .x = x.view};

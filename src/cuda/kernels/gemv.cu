@@ -36,7 +36,7 @@ __device__ __forceinline__ auto x_row(const DigitRows& digits, const View& x, in
 template <Codec kCodec, int kTokens, int kRows>
 __host__ __device__ constexpr int depth_of() {
   if (Chunk<kCodec>::kValues == 64 || kRows == 4 || kTokens > 1) return 2;
-  return 4;
+  return kCodec == Codec::kF32 ? 8 : 4;
 }
 
 template <Codec kCodec, int kTokens, int kRows>
@@ -370,7 +370,7 @@ Launch gemv(const GemvParams& p) {
     const bool rows_pair = p.n_groups == 1 || p.rows_per_group % 4 == 0;
     // Codes take this path only in widths that tiles.cu does not.
     if constexpr (Chunk<kCodec>::kDigits) return gemv_launch<kCodec, 1, 1>(p);
-    if constexpr (kCodec == Codec::kF32 || kCodec == Codec::kF16 || kCodec == Codec::kBF16) {
+    if constexpr (kCodec == Codec::kF16 || kCodec == Codec::kBF16) {
       if (streams_rows<kCodec>(p)) return stream_launch<kCodec>(p);
     }
     if constexpr (kCodec == Codec::kF16) {

@@ -279,7 +279,7 @@ struct TileParams {
   int32_t pair = 0;
   int32_t act = 0;
   float limit = 0.0F;
-  DigitRows out_digits;  // of the gated values; p may be null
+  DigitRows out_digits;  // of gated values, or a row of all groups (up to four tokens); p may be null
   // GroupedLinear, as in GemvParams; rows_per_group is a multiple of 16.
   int32_t n_groups = 1;
   int64_t rows_per_group = 0;

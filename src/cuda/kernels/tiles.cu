@@ -397,6 +397,12 @@ __global__ void __launch_bounds__(most_threads<kMany>(), 2)
         const int step = kMany ? 2 * n_slices : 1;
         for (int token = kMany ? 2 * rank + j % 2 : 0; token < here; token += step) {
           const float v = sum_of(t, token, r, 0);
+          if constexpr (kMode == Mode::kRows && !kMany) {  // two tiles of a warp are a block of 32 values
+            if (p.out_digits.p != nullptr) {
+              write_digits(p.out_digits.p + (first + token) * p.out_digits.stride, static_cast<int>(p.n_rows),
+                           row / 32, v);
+            }
+          }
           if constexpr (kChosen) {
             row_of(p.parts[0].out, list[first + token])[row] = v;
           } else if (p.n_groups > 1) {
@@ -573,6 +579,7 @@ Launch tile_product(TileParams p) {
       const int halves = p.pair != 0 && card().clusters ? 2 : 1;
       p.n_ranks = halves;
       p.n_tiles = p.pair != 0 ? 2 / halves : p.n_groups > 1 ? 1 : std::max(1, 8 / p.n_slices);
+      if (p.pair == 0 && p.out_digits.p != nullptr) p.n_tiles = std::max(p.n_tiles, 2);
       // Longer runs of tiles per block once there are more than fit at once.
       const auto warps = [&](int n) {
         return div_up<int64_t>(tiles, n) * grid.y * grid.z * std::min(sides * n * p.n_slices, 8);
