@@ -201,6 +201,20 @@ TEST(CudaOps, Routers) {
   }
 }
 
+HcMix site_mix(const Tensor& pre, const Tensor& post, const Tensor& comb, const Tensor& x,
+               const StoredMatrix& fn, const Tensor& base, const Tensor& scale) {
+  return {.pre = pre,
+          .post = post,
+          .comb = comb,
+          .x = x,
+          .fn = fn,
+          .base = base,
+          .scale = scale,
+          .norm_eps = 1e-6F,
+          .eps = 1e-6F,
+          .iterations = 20};
+}
+
 TEST(CudaOps, HyperConnections) {
   SYNOD_NEED_GPU();
   for (const int64_t d : {3, 40, 1024, 4096}) {
@@ -216,16 +230,7 @@ TEST(CudaOps, HyperConnections) {
           F32 pre({n, s}), post({n, s}), comb({n, s, s}), u({n, d}), out({n, s, d}), weights({n, s}),
               v({n, d});
           F32 expanded({n, s, d});
-          be(HcMix{.pre = pre,
-                   .post = post,
-                   .comb = comb,
-                   .x = x,
-                   .fn = fn,
-                   .base = base,
-                   .scale = scale,
-                   .norm_eps = 1e-6F,
-                   .eps = 1e-6F,
-                   .iterations = 20});
+          be(site_mix(pre, post, comb, x, fn, base, scale));
           be(HcCollapse{.out = u, .x = x, .weights = pre});
           be(RmsNorm{.out = u, .x = u, .weight = w, .eps = 1e-6F});
           be(HcPost{.out = out, .y = y, .x = x, .post = post, .comb = comb});
@@ -506,16 +511,7 @@ TEST(CudaOps, HyperConnectionSitesInARow) {
                        new_post = ws.f32({rows, s}), new_comb = ws.f32({rows, s, s});
           F32 out({rows, 48});
           be(HcPost{.out = streams, .y = part(y), .x = part(x), .post = part(post), .comb = part(comb)});
-          be(HcMix{.pre = pre,
-                   .post = new_post,
-                   .comb = new_comb,
-                   .x = streams,
-                   .fn = fn,
-                   .base = base,
-                   .scale = scale,
-                   .norm_eps = 1e-6F,
-                   .eps = 1e-6F,
-                   .iterations = 20});
+          be(site_mix(pre, new_post, new_comb, streams, fn, base, scale));
           be(HcCollapse{.out = u, .x = streams, .weights = pre});
           be(RmsNorm{.out = u, .x = u, .weight = w, .eps = 1e-6F});
           be(Linear{.out = out, .x = u, .weight = next});

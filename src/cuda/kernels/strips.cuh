@@ -212,11 +212,9 @@ __device__ __forceinline__ uint32_t look_up(uint32_t nibbles, uint4 table) {
   const uint32_t use_high = (nibbles >> 3 & 0x01010101U) * 255U;
   return (low & ~use_high) | (high & use_high);
 }
-template <>
-struct Strips<Codec::kIQ4_NL> : NibbleStrips<1> {
-  static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int, const uint2*,
-                                               __half2 (&out)[8]) {
-    const uint4 table = make_uint4(0x3F2D1801U, 0x766A5D4FU, 0xA6998D81U, 0xF1D9C5B5U);
+struct TableStrips : NibbleStrips<1> {
+  static __device__ __forceinline__ void look_up_codes(const uint8_t* strips, int row, int part, uint4 table,
+                                                       __half2 (&out)[8]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint2 q = nibbles(strips, row, part, i);
@@ -226,7 +224,14 @@ struct Strips<Codec::kIQ4_NL> : NibbleStrips<1> {
   }
 };
 template <>
-struct Strips<Codec::kMXFP4> : NibbleStrips<1> {
+struct Strips<Codec::kIQ4_NL> : TableStrips {
+  static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int, const uint2*,
+                                               __half2 (&out)[8]) {
+    look_up_codes(strips, row, part, make_uint4(0x3F2D1801U, 0x766A5D4FU, 0xA6998D81U, 0xF1D9C5B5U), out);
+  }
+};
+template <>
+struct Strips<Codec::kMXFP4> : TableStrips {
   static __device__ __forceinline__ uint32_t copy_scales(const GemmParams& p, const StripRows& rows, int step,
                                                          int i, uint32_t to) {
     return copy_half_word(plane_of(p, 1), rows, i, step * 2, to);
@@ -239,13 +244,7 @@ struct Strips<Codec::kMXFP4> : NibbleStrips<1> {
   };
   static __device__ __forceinline__ void codes(const uint8_t* strips, int row, int part, int, const uint2*,
                                                __half2 (&out)[8]) {
-    const uint4 table = make_uint4(0x83828180U, 0x8C888684U, 0x7D7E7F80U, 0x74787A7CU);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint2 q = nibbles(strips, row, part, i);
-      bytes_to_half<128>(look_up(q.x, table), out + 4 * i);
-      bytes_to_half<128>(look_up(q.y, table), out + 4 * i + 2);
-    }
+    look_up_codes(strips, row, part, make_uint4(0x83828180U, 0x8C888684U, 0x7D7E7F80U, 0x74787A7CU), out);
   }
 };
 

@@ -67,14 +67,6 @@ inline constexpr uint64_t kNextSixteen = 2;  // operand of the next 16 values of
 #define SYNOD_SIXTEEN(i) SYNOD_FOUR(i), SYNOD_FOUR((i) + 4), SYNOD_FOUR((i) + 8), SYNOD_FOUR((i) + 12)
 
 // d (+)= a b: thread t of the warpgroup has rows 16 * (t / 32) + t % 32 / 4 and + 8; of every 8 columns two.
-__device__ __forceinline__ void multiply_add(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
-      : SYNOD_SIXTEEN(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
 __device__ __forceinline__ void multiply_add(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
