@@ -14,6 +14,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/cuda_device.h"
 #include "engine/dry_steps.h"
+#include "engine/forward_call.h"
 #include "kv/kv_cache.h"
 #include "models/model.h"
 
@@ -69,15 +70,7 @@ class Runner {
     ForwardRequest request;
     if (choose) request.rows = tensor(rows), request.greedy = tensor(best);
     const auto start = Clock::now();
-    const KvView kv = cache_.view(sequences_);
-    // As forward_call() does it, with the issue timed.
-    const std::optional<uint64_t> kind = model_.step_kind(batch);
-    const bool repeats = kind && be_.replay({.model = &model_,
-                                             .kind = *kind,
-                                             .batch = &batch,
-                                             .tables = kv.tables(),
-                                             .operands = {request.rows, request.greedy, request.logits}});
-    if (!repeats) model_.forward(batch, kv, be_, request);
+    issue_call(model_, batch, cache_.view(sequences_), be_, request);
     issue_seconds += seconds_since(start);
     be_.join();
     require_ok(be_);

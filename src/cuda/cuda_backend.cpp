@@ -169,7 +169,6 @@ void CudaBackend::join() {
     device_->synchronize();
   } catch (...) {
     step_.forget();  // it may have no plan
-    step_.clear();
     throw;
   }
   step_.finish_downloads();
@@ -201,10 +200,7 @@ void CudaBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
 }
 
 Backend::StatusReport CudaBackend::take_status() {
-  if (!step_.ended()) {
-    step_.forget();
-    step_.clear();
-  }
+  if (!step_.ended()) step_.forget();
   const StatusReport report = status_;
   status_ = {};
   return report;

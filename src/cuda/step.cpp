@@ -255,29 +255,33 @@ void Step::announce(const StepCall& call) {
   for (const std::vector<RowTable>& table : call.tables) announced_->tables.push_back(table.data());
 }
 
+// Which operand of the announced call this memory of the host is.
+std::optional<size_t> Step::announced_operand(const std::byte* host, int64_t bytes) const {
+  const std::vector<Tensor>& operands = announced_->operands;
+  const auto it = std::ranges::find_if(operands, [&](const Tensor& t) {
+    return t.rank > 0 && t.data == host && t.bytes() == bytes && t.is_contiguous();
+  });
+  if (it == operands.end()) return std::nullopt;
+  return static_cast<size_t>(it - operands.begin());
+}
+
 // Whether the last step, as launched, serves this call.
-bool Step::alike(const StepCall& call) const {
+bool Step::alike(const StepCall& call, std::span<const Tensor> operands) const {
   if (!ended_ || n_ops_ == 0 || !announced_) return false;
   const Announced& last = *announced_;
   if (last.model != call.model || last.kind != call.kind || last.tables.size() != call.tables.size() ||
       !std::ranges::equal(last.row_start, call.batch->row_start)) {
     return false;
   }
-  const std::vector<Tensor> operands = operands_of(call);
   for (size_t i = 0; i < operands.size(); ++i) {
     const Tensor &a = last.operands[i], &b = operands[i];
     if (a.type != b.type || a.rank != b.rank || a.shape != b.shape || a.stride != b.stride) return false;
   }
-  const auto listed = [&](const std::byte* host, int64_t bytes) {
-    return std::ranges::any_of(last.operands, [&](const Tensor& t) {
-      return t.rank > 0 && t.data == host && t.bytes() == bytes && t.is_contiguous();
-    });
-  };
   for (const HostInput& input : host_inputs_) {
-    if (!listed(input.host, input.bytes)) return false;
+    if (!announced_operand(input.host, input.bytes)) return false;
   }
   for (const HostOutput& output : host_outputs_) {
-    if (output.is_input || !listed(output.host.data, output.host.bytes())) return false;
+    if (output.is_input || !announced_operand(output.host.data, output.host.bytes())) return false;
   }
   for (size_t i = 0; i < n_batches_; ++i) {
     if (batches_[i].callers != last.batch) return false;
@@ -291,19 +295,16 @@ bool Step::alike(const StepCall& call) const {
 }
 
 bool Step::repeat(const StepCall& call) {
-  if (!alike(call)) return false;
   const std::vector<Tensor> operands = operands_of(call);
-  const auto operand_at = [&](const std::byte* host) {
-    const auto it = std::ranges::find_if(announced_->operands,
-                                         [&](const Tensor& t) { return t.rank > 0 && t.data == host; });
-    return operands[static_cast<size_t>(it - announced_->operands.begin())];
-  };
+  if (!alike(call, operands)) return false;
   for (HostInput& input : host_inputs_) {
-    const Tensor operand = operand_at(input.host);
+    const Tensor& operand = operands[*announced_operand(input.host, input.bytes)];
     copy_rows(operand, input.slot.host);
     input.host = operand.data;
   }
-  for (HostOutput& output : host_outputs_) output.host = operand_at(output.host.data);
+  for (HostOutput& output : host_outputs_) {
+    output.host = operands[*announced_operand(output.host.data, output.host.bytes())];
+  }
   for (size_t i = 0; i < n_batches_; ++i) {
     BatchEntry& entry = batches_[i];
     entry.callers = call.batch;
@@ -551,6 +552,7 @@ void Step::forget() {
   n_ops_ = key_size_ = 0;
   operands_.clear();
   begin();
+  ended_ = true;
 }
 
 #define SYNOD_PRIMITIVE(Op) template void Step::record<Op>(const Op& op, uint32_t label);

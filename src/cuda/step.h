@@ -164,7 +164,8 @@ class Step {
   std::byte* resolve_output(const Tensor& t, bool keep_contents);
   void begin();
   static std::vector<Tensor> operands_of(const StepCall& call);
-  bool alike(const StepCall& call) const;
+  std::optional<size_t> announced_operand(const std::byte* host, int64_t bytes) const;
+  bool alike(const StepCall& call, std::span<const Tensor> operands) const;
   static void fill(const BatchView& batch, std::byte* host);
   static void fill(std::span<const RowTable> tables, int64_t pages, std::byte* host);
   const BatchEntry& resolve_batch(const BatchView* batch);

@@ -19,10 +19,15 @@ bool repeats(const Model& model, const BatchView& batch, const KvView& kv, Backe
 
 }  // namespace
 
+void issue_call(const Model& model, const BatchView& batch, const KvView& kv, Backend& backend,
+                const ForwardRequest& request) {
+  if (!repeats(model, batch, kv, backend, request)) model.forward(batch, kv, backend, request);
+}
+
 void forward_call(const Model& model, const BatchView& batch, const KvView& kv, Backend& backend,
                   const ForwardRequest& request) {
   try {
-    if (!repeats(model, batch, kv, backend, request)) model.forward(batch, kv, backend, request);
+    issue_call(model, batch, kv, backend, request);
     backend.join();
     require_ok(backend);
   } catch (...) {

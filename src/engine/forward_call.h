@@ -8,8 +8,12 @@
 
 namespace synod {
 
-// Runs the batch to its end: issues the model's ops, or has the backend repeat those of the last call, and
-// waits. Nothing is committed. Throws what the model or the backend's status throws, and clears that status.
+// Issues the model's ops, or has the backend repeat those of the last call; join() finishes them.
+void issue_call(const Model& model, const BatchView& batch, const KvView& kv, Backend& backend,
+                const ForwardRequest& request);
+
+// Issues the batch and waits for its end. Nothing is committed. Throws what the model or the backend's status
+// throws, and clears that status.
 void forward_call(const Model& model, const BatchView& batch, const KvView& kv, Backend& backend,
                   const ForwardRequest& request);
 

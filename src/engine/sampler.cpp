@@ -351,6 +351,7 @@ void Sampler::collect_top_p(std::span<const float> logits, float top) {
     }
     if (sum < target) continue;
     take_sorted(logits, ranked(logits, n, n));
+    weigh();
     keep_mass(target);
     return;
   }
@@ -423,14 +424,12 @@ void Sampler::keep_typical() {
   std::sort(candidates.begin(), candidates.end(), before<Candidate>);
 }
 
-// Of candidates in order: the first whose p, not normalised, reach `target`; one at least.
+// Of weighed candidates in order: the first whose p reach `target`; one at least.
 void Sampler::keep_mass(double target) {
   std::vector<Candidate>& candidates = scratch_->candidates;
   double mass = 0.0;
   size_t keep = 0;
-  while (keep < candidates.size() && mass < target) {
-    mass += static_cast<double>(exp_negative(candidates[keep++].logit - top_));
-  }
+  while (keep < candidates.size() && mass < target) mass += static_cast<double>(candidates[keep++].p);
   candidates.resize(std::max<size_t>(keep, 1));
 }
 
